@@ -147,7 +147,7 @@ def test_compare_by_recall_of_held_out_pairs(folder: Path, tmp_path: Path, capsy
     page = (report / "index.md").read_text()
     assert "32 training pairs and 8 held-out pairs." in page
     assert "|  | recall@1, % | recall@10, % | -U |" in page
-    assert "| bag of words | " in page
+    assert "| tf-idf | " in page
     for run in (path for path in (tmp_path / "runs").iterdir() if path.is_dir()):
         hits = json.loads((run / "evaluations.json").read_text())["recall_hits"]
         record = json.loads((run / "records.jsonl").read_text().splitlines()[-1])
@@ -239,14 +239,14 @@ def test_recall_is_printed_beside_bags_of_words_and_chance(
     capsys.readouterr()
     main(run)  # already finished
     (line,) = [row for row in capsys.readouterr().out.splitlines() if row.startswith("recall@1 ")]
-    assert " % · bag of words " in line
+    assert " % · tf-idf " in line
     assert " · untrained encoder " in line
     assert " · chance 12.50 " in line  # 8 different texts
     (folder / "run" / "baselines.json").unlink()
     monkeypatch.setattr("contrapose.lab.modalities.text.sentences._MOST_COUNTS", 100)
     main(run)
     output = capsys.readouterr().out
-    assert "baselines: bag of words is not measured: counts of " in output
+    assert "baselines: tf-idf is not measured: counts of " in output
     assert " · untrained encoder " in output
 
 

@@ -79,7 +79,7 @@ class Train(DeviceOption):
     worker_timeout: float | None = None
     """Seconds to wait for a batch from the workers before training fails; default: 300. Increase it for very slow disks."""
     baselines: str = "auto"
-    """Scores without training to print beside the run's scores: raw pixels or bags of words, the untrained encoder, and chance.
+    """Scores without training to print beside the run's scores: raw pixels or tf-idf, the untrained encoder, and chance.
     Each takes the time of one evaluation at the end. auto: all of them for up to 100,000 labelled samples, and chance for
     more; all; none."""
     extend: bool = False

@@ -19,7 +19,7 @@ from contrapose.lab.studies.study import Quantity, Study
 from contrapose.lab.training import Run
 from contrapose.lab.training.records.extra_metrics import recorded_measures
 
-PIXELS, WORDS = "raw pixels", "bag of words"  # rows of the table
+PIXELS, WORDS = "raw pixels", "tf-idf"  # rows of the table
 UNTRAINED, INIT = "untrained encoder", "encoder that all losses start from"
 _UNIFORMITY = Quantity(name="-U", measure=RecordedMetric("uniformity"), unit="", negated=True)
 _UNIFORMITY_DEFINITION = (
@@ -97,7 +97,7 @@ RECALL = Score(
     ),
     hits=RecallHits(),
     references={"words": WORDS, "untrained": "encoder before training", "init": INIT},
-    baseline="with bags of words",
+    baseline="of tf-idf",
 )
 
 

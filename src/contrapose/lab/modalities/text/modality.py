@@ -23,7 +23,7 @@ from contrapose.lab.modalities.text.folder import write_folder
 from contrapose.lab.modalities.text.inspection import describe_texts
 from contrapose.lab.modalities.text.load import all_pairs, is_text, learn_tokenizer, load, open_data
 from contrapose.lab.modalities.text.pretrained import load_sentence_encoder, load_tokenizer, longest_input, quiet
-from contrapose.lab.modalities.text.sentences import Sentences, count_tokens
+from contrapose.lab.modalities.text.sentences import Sentences, weigh_tokens
 from contrapose.lab.modalities.text.settings import SMOKE_TEXT, TEXT_SETTINGS
 from contrapose.lab.modalities.text.suggest import suggest
 from contrapose.lab.modalities.text.usage import usage
@@ -38,7 +38,7 @@ class TextModality(Modality[TextViews]):
     """Files of sentences or pairs, tokens, and transformers."""
 
     noun = "sentences"
-    baseline = "bag of words"
+    baseline = "tf-idf"
     settings = TEXT_SETTINGS
     chosen_with_views = ("size", "view_count")  # with one view per column, view_count is the number of columns
     catalogue_data = "simcse"
@@ -109,8 +109,8 @@ class TextModality(Modality[TextViews]):
         return name in BUILT_IN
 
     def baseline_features(self, sources: Sequence[Source], read: Callable[[Source], Reader]) -> list[Tensor]:
-        """Return how often each token occurs in each text, (N, V), where V is the number of distinct tokens."""
-        return count_tokens([source for source in sources if isinstance(source, Sentences)])
+        """Return the tf-idf of each text, (N, V), where V is the number of distinct tokens."""
+        return weigh_tokens([source for source in sources if isinstance(source, Sentences)])
 
     def texts(self, source: Source) -> Sequence[str]:
         """Return the first text of each row."""

@@ -145,8 +145,11 @@ def _trim(rows: Tensor) -> Tensor:
     return rows[..., : max(1, int((rows != NO_TOKEN).sum(-1).max()))]
 
 
-def count_tokens(sources: Sequence[Sentences]) -> list[Tensor]:
-    """Return how often each token occurs in the first text of each row, (N, V), where V is the number of distinct tokens."""
+def weigh_tokens(sources: Sequence[Sentences]) -> list[Tensor]:
+    """Return the tf-idf of the tokens in the first text of each row, (N, V), where V is the number of distinct tokens.
+
+    The count of a token is multiplied by 1 + log((1 + texts) / (1 + texts that contain it)), as in scikit-learn.
+    """
     tokens = [source.tokens[:, 0] for source in sources]
     padding = sources[0].tokenizer.pad_token_id
     vocabulary, rows = torch.unique(torch.cat(tokens), return_inverse=True)
@@ -154,4 +157,5 @@ def count_tokens(sources: Sequence[Sentences]) -> list[Tensor]:
         raise ValueError(f"counts of {len(vocabulary):,} tokens in {len(rows):,} texts take too much memory")
     counts = torch.zeros(len(rows), len(vocabulary)).scatter_add_(1, rows, torch.ones(rows.shape))
     counts[:, vocabulary == padding] = 0
-    return list(counts.split([len(part) for part in tokens]))
+    weights = 1 + torch.log((1 + len(counts)) / (1 + (counts > 0).sum(0)))
+    return list((counts * weights).split([len(part) for part in tokens]))

@@ -116,7 +116,7 @@ class KNNHits(Evaluation):
 
 @dataclass(frozen=True)
 class References(Evaluation):
-    """Scores without training: of pixels (kNN accuracy) or bags of words (recall), and of the initial encoders."""
+    """Scores without training: of pixels (kNN accuracy) or tf-idf (recall), and of the initial encoders."""
 
     kind = "references"
     summary = Words("scores without training")

@@ -10,7 +10,7 @@ classifier   logistic regression with early stopping, many folds at the same tim
 
 from contrapose.lab.modalities.text.evaluation.recorded import RecordedSTS, embed_once
 from contrapose.lab.modalities.text.evaluation.sts import SentencePair, evaluate_sts, read_sts, spearman
-from contrapose.lab.modalities.text.evaluation.tfidf import tfidf_features, tfidf_sts
+from contrapose.lab.modalities.text.evaluation.tfidf import tfidf_sts
 from contrapose.lab.modalities.text.evaluation.transfer import TransferText, evaluate_transfer, read_transfer
 
 __all__ = [
@@ -23,6 +23,5 @@ __all__ = [
     "read_sts",
     "read_transfer",
     "spearman",
-    "tfidf_features",
     "tfidf_sts",
 ]

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from contrapose.extras import TEXT_PACKAGES, needs_extra
 from contrapose.lab.modalities.text.evaluation.sts import SentencePair, correlations, scored_tasks
@@ -35,11 +34,6 @@ def tfidf_sts(pairs: Iterable[SentencePair]) -> dict[str, float]:
         return {f"{PREFIX}{name}": score for name, score in correlations(scored, cosine).items()}
     except ValueError:  # the encoder's own scores still count
         return {}
-
-
-def tfidf_features(*columns: Sequence[str]) -> list[Tensor]:
-    """Return unit vectors (n, words) for each column of texts, with the words and weights of all columns."""
-    return [torch.from_numpy(vectors.astype(np.float32).toarray()) for vectors in _vectors(*columns)]
 
 
 def _vectors(*columns: Sequence[str]) -> list[Any]:
