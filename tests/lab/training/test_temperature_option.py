@@ -46,6 +46,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads((tmp_path / "run" / "run.json").read_text())["loss"] == "nt_xent(temperature=0.1)"
     # The same run written out: it is already done, and no other run.
     main([*arguments, "--loss", "nt_xent(temperature=0.1)", "--out", str(tmp_path / "run")])
+    # And from a config file.
+    (tmp_path / "a.toml").write_text('loss = "nt_xent"\ntemperature = 0.1\n')
+    main([*arguments, "--config", str(tmp_path / "a.toml"), "--out", str(tmp_path / "run")])
     both = error_message(capsys, "train", "--loss", "nt_xent(temperature=0.1)", "--temperature", "0.2")
     assert "already has temperature=0.1, and 0.2 was given too; leave out one of them" in both
     assert "byol has no setting temperature" in error_message(capsys, "train", "--loss", "byol", "--temperature", "0.2")

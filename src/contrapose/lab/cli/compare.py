@@ -64,8 +64,9 @@ class Compare(DeviceOption):
         "device": "cpu, cuda or one GPU, such as cuda:1",
     }
     given: Annotated[RunOptions, arg(name="")]
-    losses: Annotated[str, arg(help_behavior_hint=f"(default: {_LOSSES}; with --temperatures: {_SWEPT})")] = ""
-    """Losses, separated by commas, each as in `train --loss`."""
+    losses: str = ""
+    """Losses, separated by commas, each as in `train --loss`; default: simclr,dystress,cacr,balanced, or simclr with
+    --temperatures."""
     temperatures: tuple[str, ...] = ()
     """Train each loss at each of these temperatures, such as --temperatures 0.05 0.1 0.2 0.5; LOW:HIGH is cosine(LOW, HIGH)."""
     seeds: int = 3
