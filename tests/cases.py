@@ -9,7 +9,7 @@ from typing import Any
 
 import oracles
 import torch
-from kinds import EVERY, KINDS, WITH_OWN_KEYS, WITH_SAME_VIEW, WITH_VIEWS, Kind
+from kinds import EVERY, KINDS, WITH_OWN_KEYS, WITH_SAME_VIEW, WITH_TARGETS, WITH_VIEWS, Kind
 from oracles import Oracle, Tau, constant, cosine_profile
 from torch import Tensor
 
@@ -174,8 +174,8 @@ CASES = {
              temperature=0.2, hardness=2.0, split_views=True, kinds=WITH_OWN_KEYS),
         case("dclw", L.dclw, plain.dclw(0.2, 0.5), smooth=False, temperature=0.2, sigma=0.5),
         case("moco v3", L.moco_v3, plain.moco_v3(0.3), temperature=0.3, kinds=WITH_VIEWS),
-        case("byol", L.byol, plain.byol()),
-        case("simsiam", L.simsiam, plain.simsiam()),
+        case("byol", L.byol, plain.byol(), kinds=WITH_TARGETS),
+        case("simsiam", L.simsiam, plain.simsiam(), kinds=WITH_TARGETS),
         Case("tau", tau_loss, plain.tau(scores, 0.3)),
         case("generalized", L.generalized_nt_xent, plain.balanced(2.0, 3.0, generalized=True), alpha=2.0, weight=3.0),
         case("balanced", L.balanced, plain.balanced(4.0, 2.0), alpha=4.0, weight=2.0),

@@ -315,3 +315,5 @@ WITH_SAME_VIEW = frozenset(KINDS) - {
     "similarities",
 }
 EVERY = frozenset(KINDS)
+# Positives without gradient, or similarity values: losses that only pull refuse all other kinds.
+WITH_TARGETS = frozenset(name for name in KINDS if "queue" in name or "keys" in name) | {"bank", "similarities"}

@@ -142,7 +142,12 @@ def test_the_module_equals_the_function() -> None:
     with pytest.raises(ValueError, match="z: got Pairs, which already contains views and ids"):
         criterion(two_views(z1, z2), z2)
     with pytest.raises(ValueError, match="objective: expected a function of pairs"):
-        Loss("nt_xent")  # type: ignore[arg-type]
+        Loss(0.5)  # type: ignore[arg-type]
+    text = Loss("nt_xent(temperature=cosine(0.07, 0.2))")
+    assert torch.equal(text(z1, z2), expected)
+    assert repr(text) == repr(criterion)
+    assert torch.equal(Loss("dystress")(z1, z2), expected)
+    assert torch.equal(Loss("dystress", temperature=0.5)(z1, z2), nt_xent(two_views(z1, z2), temperature=0.5))
 
 
 def test_a_schedule_follows_the_epoch() -> None:
@@ -357,6 +362,6 @@ def test_an_unknown_method_has_a_hint() -> None:
     with pytest.raises(KeyError, match="no method 'dystres'; did you mean 'dystress'"):
         CATALOGUE["dystres"]
     with pytest.raises(ValueError, match="got 'dystres'; did you mean 'dystress'"):
-        Loss("dystres")  # type: ignore[arg-type]
+        Loss("dystres")
     assert "dystres" not in CATALOGUE
     assert CATALOGUE.get("dystres") is None

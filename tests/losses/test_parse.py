@@ -5,7 +5,7 @@ import re
 import pytest
 
 from contrapose.losses import nt_xent
-from contrapose.losses.parse import parse
+from contrapose.losses.parse import parse, with_temperature
 from contrapose.pairs.negatives import hardest, other_views
 from contrapose.temperature import CosineSchedule, cosine, exponential_legacy
 
@@ -72,3 +72,59 @@ def test_hostile_text_gets_one_line(text: str) -> None:
         parse(text)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 1500
+
+
+@pytest.mark.parametrize(
+    ("loss", "temperature", "replace", "expected"),
+    [
+        ("nt_xent", "0.2", False, "nt_xent(temperature=0.2)"),
+        ("nt_xent()", " 0.20", False, "nt_xent(temperature=0.2)"),
+        ("simclr", "1", False, "simclr(temperature=1)"),
+        ("dcl(negatives=hardest(64))", "0.07:0.2", False, "dcl(negatives=hardest(64), temperature=cosine(0.07, 0.2))"),
+        ("simclr(temperature=0.2)", "0.5", True, "simclr(temperature=0.5)"),
+        ("sogclr(gamma=0.9)", "5e-2", False, "sogclr(gamma=0.9, temperature=0.05)"),
+    ],
+)
+def test_a_temperature_becomes_part_of_the_loss(loss: str, temperature: str, replace: bool, expected: str) -> None:
+    assert with_temperature(loss, temperature, replace=replace) == expected
+    assert "temperature" in parse(expected).keywords
+
+
+@pytest.mark.parametrize(
+    ("loss", "temperature", "message"),
+    [
+        (
+            "nt_xent(temperature=0.5)",
+            "0.2",
+            r"already has temperature=0.5, and 0.2 was given too; leave out one of them",
+        ),
+        ("cacr", "0.2", r"temperature: cacr has no setting temperature; it has the settings t_pos, t_neg, .*"),
+        ("byol", "0.2", r"temperature: byol has no setting temperature; it has no settings"),
+        *(
+            ("simclr", text, r"temperature: expected a number above 0, .* got ")
+            for text in ("low", "0", "-1", "nan", "inf")
+        ),
+        *(("simclr", text, r"or LOW:HIGH for cosine") for text in ("0.2:0.1", "0.1:0.2:0.3", "0.1:", "0.1,0.2")),
+        ("simcrl", "0.2", "did you mean 'simclr'"),
+    ],
+)
+def test_temperatures_that_are_refused(loss: str, temperature: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        with_temperature(loss, temperature)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *((f"nt_xent({name}=0.2)", f"got '{name}'; did you mean 'temperature'") for name in ("temp", "tau", "t", "T")),
+        ("align_uniform(tau=2.0)", r"got 'tau'$"),  # it has no temperature
+        (
+            "nt_xent(temperature=cosine(lo=0.1, high=0.2))",
+            r"cosine has the settings low, high, .*got 'lo'; did you mean 'low'",
+        ),
+        ("nt_xent(negatives=hardest(64, strikt=True))", r"hardest has the settings k, .*; did you mean 'strict'"),
+    ],
+)
+def test_names_of_arguments_get_a_hint(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(text)

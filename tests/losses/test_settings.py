@@ -197,8 +197,12 @@ def test_wrong_types_and_names_get_a_hint() -> None:
         ValueError, match=r"tempreature: nt_xent has the settings temperature, .*did you mean 'temperature'"
     ):
         Loss(nt_xent, tempreature=0.5)
-    with pytest.raises(ValueError, match=r"use CATALOGUE\['dystress'\]"):
-        Loss("dystress")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"temp: nt_xent has the settings .*; did you mean 'temperature'\?"):
+        Loss(nt_xent, temp=0.5)
+    with pytest.raises(ValueError, match=r"loss: expected one of .*; did you mean 'dystress'\?"):
+        Loss("dystres")
+    with pytest.raises(ValueError, match=r"loss: nt_xent has the settings .*, got 'tau'; did you mean 'temperature'\?"):
+        Loss("nt_xent(tau=0.2)")
     with pytest.raises(ValueError, match="state: expected a PerSample"):
         Loss(isogclr, state=100)  # type: ignore[arg-type]
 

@@ -166,7 +166,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "stored length": (lambda: supcon(Q, labels=LABELS, stored_labels=LABELS), "stored_labels: expected one integer per sample, shape (9,), got (6,)"),
     "bank": (lambda: supcon(B, labels=LABELS), "stored_labels: expected the labels of the bank's 9 rows, got None"),
     "bank differs": (lambda: supcon(B, labels=LABELS, stored_labels=torch.arange(9)), "got two different labels for the same sample id"),
-    "hardest": (lambda: supcon(P, labels=LABELS, negatives=hardest(9)), "hardest(k=9) asks for more negatives than an anchor has (8 of 12"),
+    "hardest": (lambda: supcon(P, labels=LABELS, negatives=hardest(9, strict=True)), "hardest(9, strict=True) needs 9 negatives for every anchor, but an anchor has 8"),
 }  # fmt: skip
 
 

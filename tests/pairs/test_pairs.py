@@ -28,7 +28,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "one id": (lambda: two_views(Z, Z, ids=torch.full((4,), 7)), "ids: all 4 images have the id 7"),
     "ids shape": (lambda: two_views(Z, Z, ids=torch.arange(5)), "ids: expected one integer per image, shape (4,)"),
     "ids floats": (lambda: two_views(Z, Z, ids=torch.rand(4)), "ids: expected integers, got torch.float32"),
-    "one view": (lambda: views(Z[None]), "z: expected at least two views of each image, got shape (1, 4, 3)"),
+    "one view": (lambda: views(Z[None], keys=Z[None]), "z: expected at least two views of each image, got shape (1, 4, 3)"),
     "views 2-d": (lambda: views(Z), "z: expected embeddings of shape (V, m, d), got shape (4, 3)"),
     "keys": (lambda: views(Z[None].repeat(2, 1, 1), keys=Z[None]), "keys: expected the shape of z"),
     "key shape": (lambda: queue(Z, Z[:2], Z), "k: expected the shape of q, (4, 3), got (2, 3)"),
@@ -58,6 +58,8 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "k and fraction": (lambda: hardest(3, fraction=0.5), "hardest: expected either k or fraction"),
     "neither": (lambda: hardest(), "hardest: expected either k or fraction"),
     "no negatives": (lambda: hardest(0), "hardest: k: expected a number of at least 1, got 0"),
+    "strict": (lambda: hardest(0.5, strict=True), "hardest: strict: expected True or False, and True only with a number k"),
+    "strict how": (lambda: hardest(5, strict=1), "hardest: strict: expected True or False"),  # type: ignore[arg-type]
     "share": (lambda: hardest(fraction=1.5), "hardest: fraction: expected a number of at most 1, got 1.5"),
 }  # fmt: skip
 
@@ -101,10 +103,10 @@ def test_a_view_choice_that_leaves_no_negatives_raises() -> None:
 
 def test_more_hardest_negatives_than_rows_raises() -> None:
     pairs = two_views(Z, Z)
-    with pytest.raises(ValueError, match=r"hardest\(k=9\) asks for more than the 8 rows in the pool"):
-        pairs.reduce(negatives=hardest(9))
-    with pytest.raises(ValueError, match=r"hardest\(k=7\) asks for more negatives than an anchor has \(6 of 8"):
-        pairs.reduce(negatives=hardest(7))
+    with pytest.raises(ValueError, match=r"hardest\(9, strict=True\) needs 9 negatives .*, but the pool has 8 rows"):
+        pairs.reduce(negatives=hardest(9, strict=True))
+    with pytest.raises(ValueError, match=r"hardest\(7, strict=True\) needs 7 negatives .*, but an anchor has 6, and"):
+        pairs.reduce(negatives=hardest(7, strict=True))
     with pytest.raises(ValueError, match="negatives: expected None, other_views"):
         pairs.reduce(negatives=hardest)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="negatives: expected None, other_views"):

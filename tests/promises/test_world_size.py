@@ -209,7 +209,7 @@ def faulty(rank: int, world: int, out: str) -> None:
     a, b = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(rank))
     ids = torch.arange(4) if rank == 0 else torch.full((4,), 9)
     try:
-        nt_xent(cross(gather(a), gather(b), ids=gather(ids)).sharded(), negatives=hardest(5))
+        nt_xent(cross(gather(a), gather(b), ids=gather(ids)).sharded(), negatives=hardest(5, strict=True))
     except ValueError as error:
         Path(f"{out}.{rank}").write_text(str(error))
 

@@ -3,7 +3,8 @@
 On their own they have a trivial minimum, in which all embeddings are equal. BYOL and SimSiam avoid this collapse by their
 choice of pairs: anchors are the predictions of a small network, and positives are embeddings without gradient, from a teacher
 (BYOL) or from the same network (SimSiam). The frameworks `byol` and `simsiam` make such pairs, and so does
-`views(p, keys=z)`, which detaches the keys. On `two_views(z1, z2)` both sides have a gradient.
+`views([p1, p2], keys=[z1, z2])`, which detaches the keys. On `two_views(z1, z2)` both sides would have a gradient, so these
+pairs are refused.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def byol(pairs: AnyPairs, *, reduction: str = "mean") -> Tensor:
     contributes the mean over its anchors and their positives, and the loss is the sum over views. lightly trains BYOL with the
     mean of the negative cosines, which is `simsiam`: with two views, its gradient is a quarter of this one.
 
-    pairs       the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`; negatives are ignored
+    pairs       the result of `views(p, keys=z)`, or other pairs whose positives have no gradient; negatives are ignored
     reduction   "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
 
     >>> import torch
@@ -44,7 +45,7 @@ def simsiam(pairs: AnyPairs, *, reduction: str = "mean") -> Tensor:
 
     With more than two views, it is the mean over all anchors and their positives. For V views, byol = 2V(1 + simsiam).
 
-    pairs       the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`; negatives are ignored
+    pairs       the result of `views(p, keys=z)`, or other pairs whose positives have no gradient; negatives are ignored
     reduction   "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     return finish(-pairs.positives(), reduction)

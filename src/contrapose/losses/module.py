@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.embeddings import PROVIDED, Assignments, Embeddings, State, within_batch
-from contrapose.losses.catalogue import CATALOGUE, Method
+from contrapose.losses.catalogue import Method
 from contrapose.losses.finish import REDUCTIONS
-from contrapose.losses.objective import traits_of
+from contrapose.losses.objective import nearest_setting, traits_of
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
 from contrapose.temperature import Learned, LearnedTemperature, Schedule
-from contrapose.validate import check_choice, nearest
+from contrapose.validate import check_choice
 
 Batch = Tensor | AnyPairs | Embeddings | Assignments
 
@@ -24,7 +24,8 @@ Batch = Tensor | AnyPairs | Embeddings | Assignments
 class Loss(nn.Module):
     """An objective with its settings; call it with views, `Pairs`, `Embeddings` or `Assignments`.
 
-    objective   `nt_xent` or another objective, or a method: `CATALOGUE["dystress"]`
+    objective   `nt_xent` or another objective, a method, `CATALOGUE["dystress"]`, or either as text, with or without
+                settings: `"nt_xent(temperature=0.2)"`
     state       `PerSample(number_of_images)`, for sogclr and isogclr
     settings    arguments of the objective, such as `temperature`
 
@@ -35,6 +36,8 @@ class Loss(nn.Module):
     >>> z1, z2 = torch.eye(4), torch.eye(4)
     >>> round(criterion(z1, z2).item(), 4)
     0.0396
+    >>> Loss("nt_xent(temperature=cosine(0.07, 0.2))")
+    Loss(nt_xent, temperature=Cosine(low=0.07, high=0.2, detach=True))
 
     If a setting is a schedule, its value at `criterion.epoch` is used; the training loop sets `criterion.epoch`. A learned
     setting (an `nn.Parameter`, `learned(0.1)` or another module) belongs to the criterion: pass `criterion.parameters()` to
@@ -43,12 +46,18 @@ class Loss(nn.Module):
     """
 
     def __init__(
-        self, objective: Callable[..., Tensor] | Method, *, state: State | None = None, **settings: Any
+        self, objective: Callable[..., Tensor] | Method | str, *, state: State | None = None, **settings: Any
     ) -> None:
         super().__init__()
+        if isinstance(objective, str):
+            from contrapose.losses.parse import parse  # imported here, because the parser needs all objectives
+
+            objective = parse(objective)
         if not callable(objective):
-            named = f"; use CATALOGUE[{objective!r}]" if objective in CATALOGUE else nearest(str(objective), CATALOGUE)
-            raise ValueError(f"objective: expected a function of pairs such as nt_xent, got {objective!r}{named}")
+            raise ValueError(
+                f"objective: expected a function of pairs such as nt_xent, or text such as 'nt_xent(temperature=0.2)', "
+                f"got {objective!r}"
+            )
         if state is not None and not isinstance(state, State):
             raise ValueError(f"state: expected a PerSample(number_of_images), got {state!r}")
         if isinstance(objective, Method):
@@ -152,8 +161,8 @@ class Loss(nn.Module):
         make = self.traits.make_pairs
         if make is not None and z2 is None and z.ndim == 3 and len(z) == 2:  # (2, m, d) is taken as two views
             z, z2 = z
-        if z2 is None:
-            return views(z, ids=ids)
+        if z2 is None:  # a single view (m, d) is for losses that take labels
+            return views(z[None] if z.ndim == 2 else z, ids=ids)
         return (make or two_views)(z, z2, ids=ids)
 
 
@@ -168,5 +177,5 @@ def _check_settings(objective: Callable[..., Tensor], settings: Mapping[str, Any
     for name in settings:
         if name not in accepted:
             raise ValueError(
-                f"{name}: {objective.__name__} has the settings {', '.join(accepted)}{nearest(name, accepted)}"
+                f"{name}: {objective.__name__} has the settings {', '.join(accepted)}{nearest_setting(name, accepted)}"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, overload
@@ -12,7 +12,7 @@ from torch import Tensor
 from contrapose.embeddings import Assignments, Embeddings, State, of_two_views
 from contrapose.pairs import AnyPairs, Pairs, Similarities
 from contrapose.temperature import Profile
-from contrapose.validate import check_choice
+from contrapose.validate import check_choice, nearest
 
 F = TypeVar("F", bound=Callable[..., Tensor])
 P = ParamSpec("P")
@@ -107,8 +107,8 @@ def _with_traits(function: F, described: Traits) -> F:
             batch, more = of_two_views(batch, more[0]), ()
         if more or not isinstance(batch, _KINDS[described.takes]):
             raise ValueError(_refusal(function, described, batch, *more))
-        if isinstance(batch, Pairs | Similarities) and batch.similarity != "cosine":
-            _check_unbounded(function, described, batch.similarity, settings)
+        if isinstance(batch, Pairs | Similarities):
+            _check_pairs(function, described, batch, settings)
         return function(batch, **settings)
 
     # Stored on the function itself, so that a `partial` from the catalogue can reach it through `.func`.
@@ -128,9 +128,28 @@ def _refusal(function: Callable[..., Tensor], described: Traits, *received: Any)
         return f"{takes}: {function.__name__} expected {takes.capitalize()}, got {names}{what}; {hint}"
     wanted = "the result of two_views, views, cross, queue, bank or from_similarities"
     arguments = "two_views(z1, z2)" if described.make_pairs is None else "z1, z2"
+    arguments = _WITH_TARGETS if described.needs_target else arguments
     two = isinstance(received[0], Tensor)
     hint = f"; for two views write {function.__name__}({arguments})" if two else ""
     return f"pairs: expected {wanted}, got {names}{hint}"
+
+
+_WITH_TARGETS = "views([p1, p2], keys=[z1, z2])"
+
+
+def _check_pairs(function: Callable[..., Tensor], described: Traits, pairs: AnyPairs, settings: Settings) -> None:
+    """Raise an error for pairs without the positives, the targets or the similarity that the objective needs."""
+    if "labels" not in described.provided:  # labels can be the only source of positives
+        pairs.check_positives()
+    if pairs.similarity != "cosine":
+        _check_unbounded(function, described, pairs.similarity, settings)
+    if described.needs_target and isinstance(pairs, Pairs) and not pairs.have_targets:
+        name = function.__name__
+        raise ValueError(
+            f"pairs: {name} only pulls, so if positives have a gradient too, all embeddings become equal: expected predictions "
+            f"p of a small network, and as keys the embeddings z that they should match, which get no gradient; "
+            f"write {name}({_WITH_TARGETS})"
+        )
 
 
 def _check_unbounded(function: Callable[..., Tensor], described: Traits, similarity: str, settings: Settings) -> None:
@@ -146,6 +165,20 @@ def _check_unbounded(function: Callable[..., Tensor], described: Traits, similar
 def traits_of(function: Callable[..., Tensor]) -> Traits:
     """Return the traits of an objective; a plain function of pairs has the default traits."""
     return getattr(function, "traits", Traits())
+
+
+# What other libraries and papers call a setting; their names are too different for a comparison of spelling.
+_OTHER_NAMES = dict.fromkeys(("t", "tau", "temp", "τ"), "temperature")
+
+
+def nearest_setting(name: str, known: Collection[str]) -> str:
+    """Return the hint `; did you mean 'x'?` with the setting that a misspelt or differently named one probably means.
+
+    >>> nearest_setting("temp", ["temperature", "negatives"])
+    "; did you mean 'temperature'?"
+    """
+    other = _OTHER_NAMES.get(name.lower(), "")
+    return f"; did you mean {other!r}?" if other in known else nearest(name, known)
 
 
 def with_state(chosen: partial[Tensor], samples: int) -> tuple[partial[Tensor], State | None]:

@@ -8,6 +8,7 @@ nt_xent(temperature=0.3, negatives=hardest(64))   an objective
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from contrapose import losses, pairs, temperature
 from contrapose.losses.catalogue import CATALOGUE, DATA
-from contrapose.losses.objective import traits_of
+from contrapose.losses.objective import nearest_setting, traits_of
 from contrapose.temperature import profile
 from contrapose.validate import check_known, nearest
 
@@ -44,10 +45,7 @@ def parse(text: str, data: str | None = None) -> partial[Tensor]:
     check_known("loss", name, sorted(known))
     # A folder or a file is not in DATA; it gets the method's default values.
     base = CATALOGUE[name](data if data in DATA else None) if name in CATALOGUE else partial(_OBJECTIVES[name])
-    traits = traits_of(base.func)
-    # All parameters except the pairs and those that the training loop passes.
-    accepted = [p for p in list(signature(base.func).parameters)[1:] if p not in ("reduction", *traits.provided)]
-    accepted += [p for p in traits.state_settings if p not in accepted]
+    accepted = _settings_of(base.func)
     annotations = {p.name: p.annotation for p in signature(base.func).parameters.values()}
     for setting, value in settings.items():
         # Any other value would silently count as True or False.
@@ -55,10 +53,83 @@ def parse(text: str, data: str | None = None) -> partial[Tensor]:
         if switch is not None and not any(value is allowed for allowed in switch):
             raise ValueError(f"loss: {setting}: expected {' or '.join(map(str, switch))}, got {value!r}")
         if setting not in accepted:
-            hint = nearest(setting, accepted)
-            known_settings = f"the settings {', '.join(accepted)}" if accepted else "no settings"
-            raise ValueError(f"loss: {name} has {known_settings}, got {setting!r}{hint}")
+            hint = nearest_setting(setting, accepted)
+            raise ValueError(f"loss: {name} has {_list_settings(accepted)}, got {setting!r}{hint}")
     return partial(base.func, **{**base.keywords, **settings})
+
+
+def _settings_of(function: Callable[..., Tensor]) -> list[str]:
+    """Return the settings of an objective: all parameters except the pairs and those that the training loop passes."""
+    traits = traits_of(function)
+    accepted = [p for p in list(signature(function).parameters)[1:] if p not in ("reduction", *traits.provided)]
+    return accepted + [p for p in traits.state_settings if p not in accepted]
+
+
+def _list_settings(accepted: list[str]) -> str:
+    return f"the settings {', '.join(accepted)}" if accepted else "no settings"
+
+
+def with_temperature(loss: str, temperature: str, *, replace: bool = False) -> str:
+    """Return a loss as text with its temperature set to a number, or to `cosine(LOW, HIGH)` if `temperature` is LOW:HIGH.
+
+    loss          a loss as in `parse`
+    temperature   a number or LOW:HIGH
+    replace       whether a temperature in `loss` is replaced; otherwise it raises ValueError
+
+    >>> with_temperature("nt_xent(negatives=hardest(64))", "0.07:0.2")
+    'nt_xent(negatives=hardest(64), temperature=cosine(0.07, 0.2))'
+    """
+    value, chosen = _temperature_text(temperature), parse(loss)
+    name, accepted = loss_name(loss), _settings_of(chosen.func)
+    if "temperature" not in accepted:
+        raise ValueError(f"temperature: {name} has no setting temperature; it has {_list_settings(accepted)}")
+    node = ast.parse(loss.strip(), mode="eval").body
+    keywords = node.keywords if isinstance(node, ast.Call) else []
+    given = [keyword for keyword in keywords if keyword.arg == "temperature"]
+    if given and not replace:
+        raise ValueError(
+            f"temperature: {loss!r} already has temperature={ast.unparse(given[0].value)}, and {temperature} was given too; "
+            "leave out one of them"
+        )
+    others = [ast.unparse(keyword) for keyword in keywords if keyword.arg != "temperature"]
+    return f"{name}({', '.join([*others, f'temperature={value}'])})"
+
+
+def temperature_of(loss: str) -> float | None:
+    """Return the number that a loss as text has as temperature; None if it has none, or something else.
+
+    >>> temperature_of("nt_xent(temperature=0.2)")
+    0.2
+    """
+    value = _read(loss)[1].get("temperature")
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def without_temperature(loss: str) -> str:
+    """Return a loss as text without its temperature.
+
+    >>> without_temperature("dcl(temperature=0.2, hardness=1.0)")
+    'dcl(hardness=1.0)'
+    """
+    node = ast.parse(loss.strip(), mode="eval").body
+    keywords = node.keywords if isinstance(node, ast.Call) else []
+    others = [ast.unparse(keyword) for keyword in keywords if keyword.arg != "temperature"]
+    return f"{loss_name(loss)}({', '.join(others)})" if others else loss_name(loss)
+
+
+def _temperature_text(text: str) -> str:
+    """Return a number, or LOW:HIGH, as a setting's value in a loss."""
+    try:
+        numbers = [int(part) if part.strip().isdecimal() else float(part) for part in text.split(":")]
+    except ValueError:
+        numbers = []
+    is_profile = len(numbers) == 2 and numbers[0] <= numbers[1]
+    if not (len(numbers) == 1 or is_profile) or not all(0 < number < math.inf for number in numbers):
+        raise ValueError(
+            f"temperature: expected a number above 0, such as 0.2, or LOW:HIGH for cosine(LOW, HIGH), such as 0.07:0.2, "
+            f"got {text!r}"
+        )
+    return f"cosine({numbers[0]}, {numbers[1]})" if is_profile else str(numbers[0])
 
 
 def loss_name(text: str) -> str:
@@ -112,6 +183,10 @@ def _value(node: ast.expr, text: str) -> Any:
             raise ValueError(f"loss: in {text!r}, expected one of {', '.join(_VALUE_FUNCTIONS)}, got {name!r}{hint}")
         positional = [_value(item, text) for item in node.args]
         keywords = _keywords(node.keywords, text)
+        arguments = list(signature(_VALUE_FUNCTIONS[name]).parameters)
+        for argument in keywords.keys() - set(arguments):
+            hint = nearest_setting(argument, arguments)
+            raise ValueError(f"loss: in {text!r}, {name} has {_list_settings(arguments)}, got {argument!r}{hint}")
         try:
             return _VALUE_FUNCTIONS[name](*positional, **keywords)
         except TypeError as error:

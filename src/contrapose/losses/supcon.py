@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from contrapose.pairs.negatives import Negatives, steps
 from contrapose.pairs.pairs import repeated_positives
 from contrapose.reduce import Logit, LogSumExp, Scale, Sum, group_sums
 from contrapose.temperature import Temperature, temperature_logit
-from contrapose.validate import check_choice
+from contrapose.validate import check_choice, values_may_be_read
 
 __all__ = ["supcon"]
 
@@ -45,9 +46,10 @@ def supcon(
     mean inside the logarithm: -log mean_p e^{s_p/τ} + log Σ_a e^{s_a/τ}, which is at most Eq. 2.
 
     `labels` are integers, one per sample in the batch or one per anchor. A label below 0 means unknown: the sample then
-    has only its positives in `pairs`. Every anchor has positives in `pairs`, so the mean covers all anchors.
-    `stored_labels` are the labels of the rows in a queue or a bank; without them, all queue rows are negatives. `negatives`
-    applies to the candidates with another label, and never leaves out a positive.
+    has only its positives in `pairs`. With a single view, `views([z])`, positives come from labels alone: the loss of an
+    anchor without positives is 0, and the mean covers the other anchors. `stored_labels` are the labels of the rows in a
+    queue or a bank; without them, all queue rows are negatives. `negatives` applies to the candidates with another label, and
+    never leaves out a positive.
 
     pairs           the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     labels          integers, (m,) or (n,)
@@ -57,26 +59,43 @@ def supcon(
     negatives       which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
     reduction       "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
 
-    >>> from contrapose.pairs import two_views
+    >>> from contrapose.pairs import two_views, views
     >>> z = torch.eye(2)[[0, 0, 1]]
     >>> round(supcon(two_views(z, z), labels=torch.tensor([5, 5, 7]), temperature=1.0).item(), 4)
     1.1802
+    >>> round(supcon(views([z]), labels=torch.tensor([5, 5, 7]), temperature=1.0).item(), 4)  # one view: log(1 + 1/e)
+    0.3133
     """
     check_choice("form", form, "out", "in")
     matched = match_labels(pairs, labels, stored_labels)
     logit = temperature_logit(temperature, pairs.shape[0])
-    positives = logit(pairs.positives())
+    positives = logit(pairs.positives(may_be_empty=True))
     count, attracted = positives.shape[1] + matched.same_label_count, positives
     repeated = repeated_positives(pairs, positives.device)
     if repeated is not None:  # positives are summed here, so each must occur only once
         count, attracted = count - repeated.sum(1), positives.masked_fill(repeated, 0.0)
         positives = positives.masked_fill(repeated, -torch.inf)
     if form == "out":
-        attraction = (attracted.sum(1) + _same_label_sum(pairs, matched, logit)) / count
+        attraction = (attracted.sum(1) + _same_label_sum(pairs, matched, logit)) / count.clamp(min=1)
     else:
         (same,) = pairs.reduce(LogSumExp(logit), negatives=matched.same(), may_be_empty=True)
-        attraction = log_sum_exp(positives, same) - count.to(same.dtype).log()
-    return finish(log_sum_exp(positives, *_log_totals(pairs, matched, logit, negatives)) - attraction, reduction)
+        # Anchors without positives are masked before the logarithm: the gradient of log 0 would be NaN.
+        same = same.masked_fill(count == 0, 0.0) if not positives.shape[1] else same
+        attraction = log_sum_exp(positives, same) - count.clamp(min=1).to(same.dtype).log()
+    values = log_sum_exp(positives, *_log_totals(pairs, matched, logit, negatives)) - attraction
+    return finish(values, reduction) if positives.shape[1] else _finish_by_labels(values, count > 0, reduction)
+
+
+def _finish_by_labels(values: Tensor, has_positives: Tensor, reduction: str) -> Tensor:
+    """Reduce over the anchors that share their label with another sample; the loss of all other anchors is 0."""
+    if values_may_be_read(has_positives) and not bool(has_positives.any()):
+        warnings.warn(
+            "supcon: no two samples in this batch have the same label, so there are no positives and the loss is 0; "
+            "draw batches with several samples of each class",
+            stacklevel=4,
+        )
+    values = torch.where(has_positives, values, 0.0)
+    return values.sum() / has_positives.sum().clamp(min=1) if reduction == "mean" else finish(values, reduction)
 
 
 def _log_totals(pairs: AnyPairs, labels: Labels, logit: Logit, negatives: Negatives) -> tuple[Tensor, ...]:

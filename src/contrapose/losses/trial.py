@@ -10,7 +10,7 @@ from torch import Tensor
 from contrapose.embeddings import Assignments
 from contrapose.losses.module import Loss
 from contrapose.losses.objective import traits_of, with_state
-from contrapose.pairs import two_views
+from contrapose.pairs import views
 from contrapose.pairs.negatives import steps
 
 _SAMPLES = 4
@@ -19,7 +19,7 @@ _SAMPLES = 4
 def try_loss(chosen: partial[Tensor], *, similarity: str = "cosine") -> None:
     """Compute an objective from `parse` on four samples in two equal views; raise ValueError if its settings are invalid.
 
-    `similarity` is passed to `two_views`: some objectives accept only similarities between unit vectors.
+    `similarity` is passed to `views`: some objectives accept only similarities between unit vectors.
     """
     objective, state = with_state(chosen, _SAMPLES)
     settings = dict(objective.keywords)
@@ -32,9 +32,10 @@ def try_loss(chosen: partial[Tensor], *, similarity: str = "cosine") -> None:
     if similarity == "cosine" and loss.traits.takes == "assignments":
         scores = z.expand(2, -1, -1)  # one prototype per sample
         loss(Assignments(scores=scores, target=scores if loss.traits.needs_target else None))
+    elif loss.traits.takes == "pairs":
+        keys = [z, z] if loss.traits.needs_target else None
+        loss(views([z, z], keys=keys, similarity=similarity, ids=ids), **provided)
     elif similarity == "cosine":
         loss(z, z, ids=ids, **provided)
-    elif loss.traits.takes == "pairs":
-        loss(two_views(z, z, similarity=similarity, ids=ids), **provided)
     else:
         raise ValueError(f"similarity: {objective.func.__name__} does not compare pairs, so {similarity} has no effect")

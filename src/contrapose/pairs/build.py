@@ -42,11 +42,13 @@ def two_views(z1: Tensor, z2: Tensor, *, similarity: str = "cosine", ids: Tensor
 def views(
     z: Tensor | list[Tensor] | tuple[Tensor, ...],
     *,
-    keys: Tensor | None = None,
+    keys: Tensor | list[Tensor] | tuple[Tensor, ...] | None = None,
     similarity: str = "cosine",
     ids: Tensor | None = None,
 ) -> Pairs:
     """Compare V views of m samples, (V, m, d) or V times (m, d): every row is an anchor with V - 1 positives.
+
+    A single view, `views([z])`, has no positives of its own: only losses that take labels accept it, such as `supcon`.
 
     With `keys` (V, m, d) from a momentum encoder, positives and pool are the keys, without gradient (MoCo v3 with
     `negatives=other_views()`). With multi-crop, the first two views are global crops, the others are local crops, and `keys`
@@ -54,19 +56,20 @@ def views(
     positives are both keys. `similarity` has the same meaning as in `two_views`.
 
     z            embeddings (V, m, d), or a list of V tensors (m, d)
-    keys         embeddings from a momentum encoder, (V, m, d), or (2, m, d) for two global crops
+    keys         embeddings from a momentum encoder, (V, m, d), or (2, m, d) for two global crops; or a list of tensors (m, d)
     similarity   "cosine", "dot" or "neg_euclid"
     ids          data-set index of each sample, (m,): rows with the same id are never negatives of each other
     """
     z = torch.stack(list(z)) if isinstance(z, list | tuple) else z
     check_embeddings("z", z, 3)
-    if z.shape[0] < 2:
-        raise ValueError(f"z: expected at least two views of each image, got shape {tuple(z.shape)}")
     if keys is None:
         if similarity != "cosine":
             return within_raw_views(z, similarity=similarity, ids=ids)
         return within_views(z, ids=ids)
+    keys = torch.stack(list(keys)) if isinstance(keys, list | tuple) else keys
     check_embeddings("keys", keys, 3)
+    if len(z) < 2:
+        raise ValueError(f"z: expected at least two views of each image, got shape {tuple(z.shape)}")
     _check_keys("keys", keys, "z", z)
     half, (count, m, _) = is_half(z) and similarity == "cosine", z.shape
     sample = sample_ids(ids, m, z.device, times=count)

@@ -27,6 +27,19 @@ class Layout(ABC):
         """Number of anchors, number of candidates."""
 
     @property
+    @abstractmethod
+    def positive_count(self) -> int:
+        """Number of positives of each anchor; 0 with a single view."""
+
+    def check_positives(self) -> None:
+        """Raise ValueError if anchors have no positives."""
+        if not self.positive_count:
+            raise ValueError(
+                "pairs: one view of each sample has no positives: expected at least two views, such as views([z1, z2]), "
+                "or a loss that finds positives by labels: supcon(views([z]), labels=y)"
+            )
+
+    @property
     def has_views(self) -> bool:
         """Whether the pool is the batch itself in several views, where each view is compared with itself and the others."""
         return self.view_count > 1 and not self.stored and not self.between_views_only

@@ -15,6 +15,7 @@ Rows of a queue or a bank belong to no view, so both view choices keep them.
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -26,6 +27,7 @@ from contrapose.reduce import Block
 from contrapose.validate import check_number, check_values, values_may_be_read
 
 STORED = -1  # view id of rows in a queue or a bank
+_REPORTED: set[Hardest] = set()  # choices for which this process has said that some anchors have too few negatives
 
 
 class Choice(ABC):
@@ -116,48 +118,66 @@ class OriginChoice(Choice):
 
 @dataclass(frozen=True, repr=False)
 class Hardest(Choice):
-    """Keeps each anchor's most similar negatives: `k` of them, or a fraction."""
+    """Keeps each anchor's most similar negatives: `k` of them, or all if there are fewer; or a fraction."""
 
     k: int | None = None
     fraction: float | None = None
+    strict: bool = False  # whether an anchor with fewer than k negatives is an error
 
     def __call__(self, block: Block) -> Block:
         """Return a block with k columns per anchor, in descending order of similarity."""
         candidates = block.similarity.shape[1]
-        kept = self.kept_count(block.count(), candidates)
+        if self.keeps_all(candidates):
+            return block
+        kept, is_complete = self._kept_count(block.count(), candidates)
         # topk needs one k for all rows: the largest number that any anchor keeps. Anchors that keep fewer drop the rest.
         k = self.k if self.k is not None else _ceil(self.fraction or 0.0, candidates)
         # The choice itself carries no gradient; the chosen similarities do.
         ranked = block.fill(block.similarity.detach().clone(), -torch.inf).topk(k, dim=1)
         similarity = block.similarity.gather(1, ranked.indices)
-        drop: Tensor | None = None
-        if self.k is None:
-            drop = torch.arange(k, device=similarity.device) >= kept[:, None]
-        elif not values_may_be_read(ranked.values):
-            # The check for k negatives was skipped, so the k entries may include some that are not negatives.
-            drop = ranked.values == -torch.inf
+        drop = None if is_complete else torch.arange(k, device=similarity.device) >= kept[:, None]
         columns = ranked.indices if block.columns is None else block.columns.gather(1, ranked.indices)
         pool_view = _views_of_columns(block, ranked.indices)
         return replace(block, similarity=similarity, drop=drop, pool_view=pool_view, columns=columns)
 
+    def keeps_all(self, candidates: int) -> bool:
+        """Return whether there are fewer than k candidates, so that every negative is kept; report it once."""
+        if self.k is None or self.k <= candidates:
+            return False
+        self._report(f"the pool has {candidates} rows")
+        return True
+
     def kept_count(self, count: Tensor, candidates: int) -> Tensor:
         """Return the number of negatives that each anchor keeps, (b,), out of the `count` (b,) that it has."""
+        return self._kept_count(count, candidates)[0]
+
+    def _kept_count(self, count: Tensor, candidates: int) -> tuple[Tensor, bool]:
+        """Return the number of negatives that each anchor keeps, and whether it is known to be k for all of them."""
         if self.k is None:
             # In float64: 0.72 · 75 is above 54 in float32, and its ceiling 55. The tolerance is that of `_ceil`.
-            return torch.ceil(count.double() * (self.fraction or 0.0) - 1e-6).clamp(min=1).minimum(count)
-        if self.k > candidates:
-            raise ValueError(f"negatives: hardest(k={self.k}) asks for more than the {candidates} rows in the pool")
-        check_values(
-            count >= self.k,
-            lambda: (
-                f"negatives: hardest(k={self.k}) asks for more negatives than an anchor has "
-                f"({int(count.min())} of {candidates} rows are negatives)"
-            ),
-        )
-        return torch.full_like(count, self.k).minimum(count)
+            return torch.ceil(count.double() * (self.fraction or 0.0) - 1e-6).clamp(min=1).minimum(count), False
+        readable = values_may_be_read(count)
+        is_complete = readable and bool((count >= self.k).all())
+        if readable and not is_complete:
+            self._report(f"an anchor has {int(count.min())}, and the pool has {candidates} rows")
+        return count.clamp(max=self.k), is_complete
+
+    def _report(self, reason: str) -> None:
+        """Say once that some anchors have fewer than k negatives; raise ValueError if the choice is strict."""
+        if self.strict:
+            raise ValueError(f"negatives: {self!r} needs {self.k} negatives for every anchor, but {reason}")
+        # Warnings would break the graph that torch.compile traces.
+        if self not in _REPORTED and not torch.compiler.is_compiling():
+            _REPORTED.add(self)
+            warnings.warn(
+                f"negatives: {self!r} keeps all negatives of an anchor that has fewer than {self.k}: {reason}, as in a smaller "
+                f"last batch. This is said once; hardest({self.k}, strict=True) raises an error instead",
+                stacklevel=2,
+            )
 
     def __repr__(self) -> str:
-        return f"hardest({self.k})" if self.k is not None else f"hardest(fraction={self.fraction})"
+        strict = ", strict=True" if self.strict else ""
+        return f"hardest({self.k}{strict})" if self.k is not None else f"hardest(fraction={self.fraction})"
 
 
 def _ceil(fraction: float, count: int) -> int:
@@ -191,9 +211,10 @@ def batch_rows() -> OriginChoice:
     return OriginChoice(stored=False)
 
 
-def hardest(k: int | float | None = None, *, fraction: float | None = None) -> Hardest:
+def hardest(k: int | float | None = None, *, fraction: float | None = None, strict: bool = False) -> Hardest:
     """Keep each anchor's k most similar negatives, or a fraction α of its n negatives, ⌈αn⌉ (Wang & Liu, Eq. 8-9).
 
+    An anchor with fewer than k negatives, as in a smaller last batch, keeps all of them; a warning says so once.
     The positive is not one of the k. (The authors' code takes the k + 1 most similar rows including the positive, which is
     the same if the positive is one of those rows.) The count is exact: of the negatives that tie at the threshold, only
     enough to reach k are kept. GPU kernels keep all ties (within 1e-6) with weights that add up to the same count, which
@@ -201,6 +222,7 @@ def hardest(k: int | float | None = None, *, fraction: float | None = None) -> H
 
     k          number of negatives to keep; a number below 1 is a fraction
     fraction   α, the fraction to keep, instead of k
+    strict     whether an anchor with fewer than k negatives is an error
 
     >>> hardest(4095)
     hardest(4095)
@@ -215,4 +237,6 @@ def hardest(k: int | float | None = None, *, fraction: float | None = None) -> H
         check_number("hardest: fraction", fraction, above=0.0, most=1.0)
     else:
         check_number("hardest: k", k, least=1)
-    return Hardest(k if k is None else int(k), fraction)
+    if not isinstance(strict, bool) or (strict and k is None):
+        raise ValueError(f"hardest: strict: expected True or False, and True only with a number k, got {strict!r}")
+    return Hardest(k if k is None else int(k), fraction, strict)

@@ -59,7 +59,7 @@ class Pairs(Layout):
     group: Group = None  # the processes that share the anchors; None for all
 
     def __repr__(self) -> str:
-        (n, m), views, each = self.shape, self.view_count, self._positive_count
+        (n, m), views, each = self.shape, self.view_count, self.positive_count
         return (
             f"Pairs({n} anchors in {views} views, {each} positives each, {m} candidates, {self.stored} of them stored)"
         )
@@ -75,8 +75,9 @@ class Pairs(Layout):
         return self.view_ids()[1]
 
     @property
-    def _positive_count(self) -> int:
-        return (self.positive_rows if self.positive_rows is not None else self.positives()).shape[1]
+    def positive_count(self) -> int:
+        """Number of positives of each anchor; 0 with a single view."""
+        return self.positives(may_be_empty=True).shape[1] if self.positive_rows is None else self.positive_rows.shape[1]
 
     @property
     def positive(self) -> Tensor:
@@ -90,14 +91,17 @@ class Pairs(Layout):
         """Number of anchors, number of candidates."""
         return self.anchor.shape[0], self.pool.shape[0]
 
-    def positives(self) -> Tensor:
-        """Return the similarities to the positives, (n, k)."""
+    def positives(self, *, may_be_empty: bool = False) -> Tensor:
+        """Return the similarities to the positives, (n, k); k may be 0, as with a single view, only if `may_be_empty`."""
+        if not may_be_empty:
+            self.check_positives()
         if self.positive_similarity is not None:
             return self.positive_similarity
         return products(*self._compared_rows())
 
     def positive_distances(self) -> Tensor:
         """Return ‖z - z⁺‖² of unit vectors, (n, k), from their difference: 2 - 2s would cancel if they nearly coincide."""
+        self.check_positives()
         if self.positive_similarity is not None:
             return squared_view_distances(self.anchor.view(self.view_count, -1, self.anchor.shape[1]))
         return squared_distances(*self._compared_rows())
@@ -106,6 +110,13 @@ class Pairs(Layout):
         """Return the part of the anchors with which positives are compared, (n, d), and the positives, (n, k, d)."""
         assert self.positive_rows is not None
         return self.anchor[:, : self.positive_rows.shape[2]], self.positive_rows
+
+    @property
+    def have_targets(self) -> bool:
+        """Whether positives are targets: only anchors or only positives have a gradient, and views are not compared as equals."""
+        if self.positive_rows is None:
+            return False
+        return self.detached or not (self.anchor.requires_grad and self.positive_rows.requires_grad)
 
     def reduce(
         self, *statistics: Statistic, negatives: Negatives = None, may_be_empty: bool = False
@@ -210,7 +221,7 @@ class Pairs(Layout):
         if self.is_symmetric:
             no_negative |= self.anchor_view[:, None] == self.pool_view
         return Similarities(
-            positive=self.positives().detach(),
+            positive=self.positives(may_be_empty=True).detach(),
             negative=matmul(self.anchor.detach(), self.pool.detach().T),
             same_id=no_negative,
             anchor_id=self.anchor_id,
@@ -259,6 +270,8 @@ AnyPairs = Pairs | Similarities
 
 def other_views_of(z: Tensor) -> Tensor:
     """Map (V, m, d) to (V · m, V - 1, d): for each row, the same sample's rows in the following views, cyclically."""
+    if len(z) == 1:
+        return z.new_empty((z.shape[1], 0, z.shape[2]))
     return torch.stack([z.roll(-step, 0) for step in range(1, len(z))], dim=2).flatten(0, 1)
 
 
@@ -317,7 +330,7 @@ class _Rows:
         spans, pool, of = self.spans, self.pool.shape[0], None
         met = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in spans]
         runs = [(rows, slice(*columns.indices(pool)[:2])) for rows, columns in met]
-        if isinstance(hardest, Hardest):
+        if isinstance(hardest, Hardest) and not hardest.keeps_all(max(candidates for _, _, candidates in spans)):
             of = partial(hardest.kept_count, candidates=min(candidates for _, _, candidates in spans))
         return Selection(self.pairs.anchor_id, self.pairs.pool_id, runs, of, self.kernel_inputs.id_period)
 

@@ -33,13 +33,20 @@ class Similarities(Layout):
         """Number of anchors, number of candidates."""
         return self.negative.shape[0], self.negative.shape[1]
 
-    def positives(self) -> Tensor:
-        """Return the similarities to the positives, (n, k)."""
+    @property
+    def positive_count(self) -> int:
+        """Number of positives of each anchor."""
+        return self.positive.shape[1]
+
+    def positives(self, *, may_be_empty: bool = False) -> Tensor:
+        """Return the similarities to the positives, (n, k); k may be 0 only if `may_be_empty`."""
+        if not may_be_empty:
+            self.check_positives()
         return self.positive
 
     def positive_distances(self) -> Tensor:
         """Return ‖z - z⁺‖² = 2 - 2s of unit vectors, (n, k); in float32, distances below 1e-3 are lost to rounding."""
-        return 2 - 2 * self.positive
+        return 2 - 2 * self.positives()
 
     def reduce(
         self, *statistics: Statistic, negatives: Negatives = None, may_be_empty: bool = False

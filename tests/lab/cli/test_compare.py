@@ -9,7 +9,7 @@ from commands import error_message
 from PIL import Image
 
 from contrapose.lab.cli import main
-from contrapose.lab.cli.compare import report_name, split_losses
+from contrapose.lab.cli.compare import Compare, report_name, split_losses
 from contrapose.lab.modalities.images.digits import digits
 from contrapose.lab.studies.loss_comparison import comparison
 from contrapose.lab.studies.run_directory import RunDirectory
@@ -107,6 +107,17 @@ def test_losses_are_split_outside_of_brackets() -> None:
     ]
     with pytest.raises(ValueError, match="losses: expected at least one loss"):
         split_losses(" , ")
+
+
+def test_each_loss_at_each_temperature(capsys: pytest.CaptureFixture[str]) -> None:
+    assert Compare(given={}).all_losses == ["simclr", "dystress", "cacr", "balanced"]
+    swept = Compare(given={}, temperatures=("0.05", "0.1", "0.07:0.2")).all_losses
+    assert swept == [f"simclr(temperature={t})" for t in ("0.05", "0.1", "cosine(0.07, 0.2)")]
+    both = Compare(given={}, losses="dcl,nt_xent(hardness=9.0)", temperatures=("0.1", "0.10", "0.5")).all_losses
+    others = "nt_xent(hardness=9.0, temperature=0.1)", "nt_xent(hardness=9.0, temperature=0.5)"
+    assert both == ["dcl(temperature=0.1)", "dcl(temperature=0.5)", *others]
+    message = error_message(capsys, "compare", "--losses", "simclr,cacr", "--temperatures", "0.1", "0.2")
+    assert "temperature: cacr has no setting temperature; it has the settings t_pos" in message
 
 
 @pytest.mark.thorough

@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
-from contrapose.lab.studies.loss_comparison import Description, compare_accuracies, learned, rows_of, show_comparison
+from contrapose.lab.report.document import Chart
+from contrapose.lab.studies.loss_comparison import (
+    Description,
+    compare_accuracies,
+    comparison,
+    learned,
+    rows_of,
+    show_comparison,
+)
 from contrapose.lab.studies.results import Cell, Results
 from contrapose.lab.studies.study import Row, Study
+from contrapose.lab.training import Run, prepare
 
 STUDY = Study(name="compare", title="", claim="", rows=rows_of(Row(name) for name in "abc"))
 
@@ -96,3 +105,32 @@ def test_losses_beside_the_best_temperature() -> None:
     text = learned(TEMPERATURES, results_of(seeds=3, **accuracies | {"other": 75.0}))[0]
     assert "No other loss is above it by more than chance. NT-Xent" in text
     assert learned(TEMPERATURES, results_of(**accuracies))[0].startswith("With one seed it is unknown")
+
+
+def test_the_best_of_several_temperatures() -> None:
+    """Losses that differ in a number as temperature are one line; a sentence names its best, and the page has a chart."""
+    run = Run(limit=40, batch=8)
+    losses = [f"{name}(temperature={t})" for name in ("simclr", "dcl") for t in (0.1, 0.5, 1, "cosine(0.07, 0.2)")]
+    study = comparison(run, [*losses, "cacr", "nt_xent(temperature=0.3)"], prepare(run)).study
+    assert [(row.series, row.x) for row in study.rows] == [
+        *(("simclr", 0.1), ("simclr", 0.5), ("simclr", 1.0), ("", None)),
+        *(("dcl", 0.1), ("dcl", 0.5), ("dcl", 1.0), ("", None), ("", None), ("", None)),
+    ]
+    accuracies: dict[str, Any] = dict(zip(losses, (80.0, 79.9, 60.0, 81.0, 50.0, 70.0, 90.0, 10.0), strict=True))
+    _, simclr, dcl = learned(study, results_of(seeds=3, **accuracies))
+    assert simclr == (
+        "The best temperature of simclr is 0.1: kNN accuracy 80.00 ± 0.00 %; 1 is below it by more than chance, "
+        "and 0.5 may be as good."
+    )
+    assert dcl.endswith("is 1: kNN accuracy 90.00 ± 0.00 %; 0.1 and 0.5 are below it by more than chance.")
+    one_seed = learned(study, results_of(**accuracies))[1]
+    assert one_seed.startswith(
+        "The best temperature of simclr is 0.1: kNN accuracy 80.00 %; whether the others are below"
+    )
+    assert learned(study, results_of())[1] == "No temperature of simclr has a score yet."
+    blocks = show_comparison(study, results_of(**accuracies), Description(data="Data.", settings="Settings."))
+    (chart,) = (block for block in blocks if isinstance(block, Chart))
+    assert chart.x == "temperature of simclr and dcl"
+    lines = {series.name: (series.x, series.y) for series in chart.series}
+    assert lines["dcl"] == ((0.1, 0.5, 1.0), (50.0, 70.0, 90.0))
+    assert lines["simclr(temperature=cosine(0.07, 0.2))"] == ((0.1, 1.0), (81.0, 81.0))

@@ -29,6 +29,7 @@ from contrapose.lab.training.build import prepare
 from contrapose.lab.training.method_settings import method_name
 from contrapose.lab.training.options import make_run
 from contrapose.lab.training.sources import check_init
+from contrapose.losses.parse import with_temperature
 from contrapose.validate import check_directory
 
 # Settings of a run that `compare` sets itself, and what to type instead.
@@ -36,6 +37,8 @@ _DECIDED = {
     "loss": "--losses, which takes all losses to compare: --losses simclr,dystress",
     "seed": "--seeds, the number of seeds 0, 1, …: --seeds 3",
 }
+_LOSSES = "simclr,dystress,cacr,balanced"
+_SWEPT = "simclr"  # the loss whose temperatures are compared by default
 _NAME_LENGTH = 60  # characters in the readable part of a report's folder name; file systems limit its length
 
 
@@ -61,8 +64,11 @@ class Compare(DeviceOption):
         "device": "cpu, cuda or one GPU, such as cuda:1",
     }
     given: Annotated[RunOptions, arg(name="")]
-    losses: str = "simclr,dystress,cacr,balanced"
-    """Losses, separated by commas, each as in `train --loss`."""
+    losses: str = ""
+    """Losses, separated by commas, each as in `train --loss`; default: simclr,dystress,cacr,balanced, or simclr with
+    --temperatures."""
+    temperatures: tuple[str, ...] = ()
+    """Train each loss at each of these temperatures, such as --temperatures 0.05 0.1 0.2 0.5; LOW:HIGH is cosine(LOW, HIGH)."""
     seeds: int = 3
     """Number of runs per loss. A single run takes a third of the time of three, but cannot show which differences are due to
     chance."""
@@ -85,7 +91,7 @@ class Compare(DeviceOption):
         requested.kind.check_data(requested.data)
         requested.kind.check_comparison(requested.data)
         run = resolve(requested, own_device())
-        losses = split_losses(self.losses)
+        losses = self.all_losses
         split = prepare(run, self.data_root)
         print_notes(split)
         plan = comparison(run, losses, split, given=self.given)
@@ -98,6 +104,14 @@ class Compare(DeviceOption):
         show_results(plan, collect(plan, self.seeds, self.runs_dir), page, folder)
         if failures:
             raise SystemExit(exits.FAILED)
+
+    @property
+    def all_losses(self) -> list[str]:
+        """All losses to compare: those of --losses, at each of --temperatures if there are any."""
+        if not self.temperatures:
+            return split_losses(self.losses or _LOSSES)
+        losses = split_losses(self.losses or _SWEPT)
+        return list(dict.fromkeys(with_temperature(loss, t) for loss in losses for t in self.temperatures))
 
 
 def check_given(given: Settings) -> None:
@@ -151,7 +165,8 @@ def _table(plan: Plan, results: Results, title: str) -> str:
     table = Table(title=title)
     headings = score_of(plan.study).headings
     for heading in ("loss", *headings):
-        table.add_column(heading, justify="left" if heading == "loss" else "right")
+        # A long loss is folded, since its end, such as the temperature, may be all that differs.
+        table.add_column(heading, justify="left" if heading == "loss" else "right", overflow="fold")
     for row in plan.study.rows:
         cells = [results.cell(row.name, quantity.name) for quantity in plan.study.quantities]
         reasons = "; ".join(dict.fromkeys(reason for cell in cells for reason in cell.missing_reasons))

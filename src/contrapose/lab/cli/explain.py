@@ -26,6 +26,8 @@ class Explain:
     """A loss, with settings if needed, as in `train --loss`."""
     vs: tuple[str, ...] = ()
     """Other losses to compare with."""
+    temperature: str = ""
+    """Temperature of the first loss: a number, or LOW:HIGH for cosine(LOW, HIGH), as in `train --temperature`."""
     data: str = ""
     """Use the paper's hyperparameters for this data set, such as cifar10 or imagenet."""
     epoch: int = 0
@@ -42,13 +44,15 @@ class Explain:
         from contrapose.lab.report.page import page
         from contrapose.lab.report.style import save
         from contrapose.losses.catalogue import DATA
+        from contrapose.losses.parse import with_temperature
         from contrapose.validate import check_known
 
         if self.out.suffix not in (".png", ".svg", ".pdf"):
             raise ValueError(f"out: expected a name that ends in .png, .svg or .pdf, got {self.out}")
         if self.data:
             check_known("data", self.data, DATA)
-        explanation = explain(self.loss, *self.vs, data=self.data or None, epoch=self.epoch)
+        loss = with_temperature(self.loss, self.temperature) if self.temperature else self.loss
+        explanation = explain(loss, *self.vs, data=self.data or None, epoch=self.epoch)
         figure = explanation.figure(ode=self.ode)
         save(figure, self.out)
         page_path = self.out.with_suffix(".html")

@@ -36,7 +36,14 @@ from contrapose.validate import check_count, check_directory, check_known, check
 
 _DEFAULT_WORKERS = 2
 # The options of `train` itself that a config file may set, with their types in the file.
-_IN_CONFIG = {"out": "str", "data_root": "str", "workers": "int", "worker_timeout": "float", "device": "str"}
+_IN_CONFIG = {
+    "temperature": "str",
+    "out": "str",
+    "data_root": "str",
+    "workers": "int",
+    "worker_timeout": "float",
+    "device": "str",
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,9 @@ class Train(DeviceOption):
     preset: str = ""
     """Start from a paper's settings, such as dystress/cifar10, behaviour/cifar10, cacr/cifar10-k4, balanced/cifar10 or
     byol/cifar10 (`contrapose presets` lists all). Other options override the preset."""
+    temperature: str = ""
+    """Temperature of the loss: a number, or LOW:HIGH for cosine(LOW, HIGH), a function of similarity. It becomes part of the
+    loss: --loss nt_xent --temperature 0.2 is --loss "nt_xent(temperature=0.2)"."""
     out: Path | None = None
     """Directory of the run; default: a directory in runs/ with a name derived from the settings."""
     data_root: Path | None = None
@@ -90,6 +100,8 @@ class Train(DeviceOption):
         """Train, with a progress bar on a terminal; with --dry-run, print what would be done."""
         config = read_config(self.config, others=_IN_CONFIG) if self.config else {}
         own = {name: config.pop(name) for name in _IN_CONFIG if name in config}
+        if isinstance(own.get("temperature"), int | float):  # temperature = 0.2, or "0.07:0.2"
+            own["temperature"] = str(own["temperature"])
         for name, value in own.items():
             check_type(name, _IN_CONFIG[name], value)
         own |= {name: Path(own[name]) for name in ("out", "data_root") if name in own}
@@ -102,7 +114,9 @@ class Train(DeviceOption):
         """Train with the settings in a config file and on the command line."""
         log_choice = _ignore if _rank() else ignore_closed_output(print)
         check_known("baselines", self.baselines, BASELINE_CHOICES)
-        requested = make_run(self.given, preset=self.preset, config=config, log=log_choice)
+        requested = make_run(
+            self.given, preset=self.preset, config=config, temperature=self.temperature, log=log_choice
+        )
         trainer_options = self._trainer_options()
         with training_display(noun=requested.kind.noun, silent=_rank() > 0) as display, ExitStack() as stack:
             on_step, log = ignore_closed_output(display.show_step), ignore_closed_output(display.print_line)

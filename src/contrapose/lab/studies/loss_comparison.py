@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,9 @@ from contrapose.lab.studies.scores import KNN, Score, choose_score, score_of
 from contrapose.lab.studies.study import Plan, Row, Study, StudyData
 from contrapose.lab.training import Run
 from contrapose.lab.training.method_settings import describe_settings, settings_for_loss
+from contrapose.losses.parse import temperature_of, without_temperature
+
+Lines = Mapping[str, Sequence[Row]]  # lines of temperatures, keyed by the name of their loss
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,13 @@ def comparison(base: Run, losses: Sequence[str], split: Split, *, given: Collect
     framework = base.framework if "framework" in given else ""
     rows = rows_of(
         (
-            Row(name=loss, changes={"loss": loss, **settings_for_loss(loss, framework=framework, given=given)})
-            for loss in losses
+            Row(
+                name=loss,
+                changes={"loss": loss, **settings_for_loss(loss, framework=framework, given=given)},
+                x=temperature_of(loss) if line else None,
+                series=line,
+            )
+            for loss, line in zip(losses, _lines_of_temperatures(losses), strict=True)
         ),
         score,
     )
@@ -96,12 +104,18 @@ def comparison(base: Run, losses: Sequence[str], split: Split, *, given: Collect
     return Plan(study=study, scale="own", sets=study.sets)
 
 
+def _lines_of_temperatures(losses: Sequence[str]) -> list[str]:
+    """Return for each loss the name of its line in charts: all losses that differ only in a number as temperature, or none."""
+    bases = [without_temperature(loss) if temperature_of(loss) is not None else "" for loss in losses]
+    return [base if bases.count(base) > 1 else "" for base in bases]
+
+
 def show_comparison(study: Study, results: Results, description: Description) -> list[Block]:
     """Return the description and the findings, the table, the plane of uniformity and tolerance, and further charts."""
-    line = [row for row in study.rows if row.series == "NT-Xent"]
-    others = [row for row in study.rows if row.series != "NT-Xent"]
+    lines = _lines(study)
+    others = [row for row in study.rows if not row.series]
     seeds = "One seed" if results.seeds == 1 else f"{results.seeds} seeds"
-    plane = _plane(results, line, others)
+    plane = _plane(results, lines, others)
     blocks: list[Block] = [Text(learned(study, results))]
     blocks += [plane] if plane.series else []
     blocks += [
@@ -109,7 +123,7 @@ def show_comparison(study: Study, results: Results, description: Description) ->
         Text(score_of(study).definitions),
         Text((description.data, f"{description.settings} {seeds} for each loss.", *description.frameworks)),
     ]
-    blocks += [_accuracy_chart(results, line, others)] if line else []
+    blocks += [_accuracy_chart(study, results, lines, others)] if lines else []
     blocks += _maps(study, results)
     if description.sheet:
         title = "Training images (first row) and two augmented views of each, which the losses compare"
@@ -119,15 +133,23 @@ def show_comparison(study: Study, results: Results, description: Description) ->
     return blocks
 
 
-def _plane(results: Results, line: Sequence[Row], others: Sequence[Row]) -> Chart:
-    series = [_uniformity_tolerance(results, line, "NT-Xent")] if line else []
+def _lines(study: Study) -> dict[str, list[Row]]:
+    """Return the rows of each line of temperatures, keyed by the name of its loss."""
+    names = dict.fromkeys(row.series for row in study.rows if row.series)
+    return {name: [row for row in study.rows if row.series == name] for name in names}
+
+
+def _plane(results: Results, lines: Lines, others: Sequence[Row]) -> Chart:
+    series = [_uniformity_tolerance(results, rows, name) for name, rows in lines.items()]
     series += [_uniformity_tolerance(results, [row], row.name) for row in others]
     return Chart(
         title="Spread out, or keep classes together",
         x="-U: images spread evenly →",
         y="T: classes stay together →",
         series=tuple(s for s in series if s.x),
-        alt="Each loss at its uniformity and tolerance" + ("; NT-Xent's temperatures make a line." if line else "."),
+        alt="Each loss at its uniformity and tolerance"
+        + "".join(f"; {name}'s temperatures make a line" for name in lines)
+        + ".",
     )
 
 
@@ -139,31 +161,34 @@ def _uniformity_tolerance(results: Results, rows: Sequence[Row], name: str) -> S
         x=tuple(results.cell(row, "-U").mean for row in names),
         y=tuple(results.cell(row, "T").mean for row in names),
         labels=tuple(f"{row}: kNN {results.cell(row, 'kNN').mean:.1f} %" for row in names),
-        annotations=tuple(row.removeprefix("NT-Xent ") for row in names if len(rows) > 1),
+        annotations=tuple(f"τ = {row.x:g}" for row in rows if row.name in names and len(rows) > 1),
     )
 
 
-def _accuracy_chart(results: Results, line: Sequence[Row], others: Sequence[Row]) -> Chart:
-    """Return a chart of NT-Xent's accuracy over temperature, with the other losses as horizontal lines."""
-    cells = [(float(row.x), results.cell(row.name, "kNN")) for row in line if isinstance(row.x, float)]
-    measured = [(x, cell) for x, cell in cells if cell.values]
-    series = [
-        Series(
-            name="NT-Xent",
-            x=tuple(x for x, _ in measured),
-            y=tuple(cell.mean for _, cell in measured),
-            spread=tuple(cell.spread for _, cell in measured),
+def _accuracy_chart(study: Study, results: Results, lines: Lines, others: Sequence[Row]) -> Chart:
+    """Return a chart of accuracy over temperature, with the losses that have only one as horizontal lines."""
+    score, series = score_of(study), []
+    positions = sorted(row.x for rows in lines.values() for row in rows if isinstance(row.x, float))
+    for name, rows in lines.items():
+        cells = [(row.x, results.cell(row.name, score.name)) for row in rows if isinstance(row.x, float)]
+        measured = sorted(((x, cell) for x, cell in cells if cell.values), key=lambda point: point[0])
+        series.append(
+            Series(
+                name=name,
+                x=tuple(x for x, _ in measured),
+                y=tuple(cell.mean for _, cell in measured),
+                spread=tuple(cell.spread for _, cell in measured),
+            )
         )
-    ]
-    ends = (cells[0][0], cells[-1][0])
+    ends = (positions[0], positions[-1])
     for row in others:
-        cell = results.cell(row.name, "kNN")
+        cell = results.cell(row.name, score.name)
         if cell.values:
             series.append(Series(row.name, ends, (cell.mean, cell.mean)))
     return Chart(
         title="Accuracy against temperature",
-        x="temperature of NT-Xent",
-        y="kNN accuracy, %",
+        x=f"temperature of {list_words(list(lines))}",
+        y=f"{score.words}, %",
         series=tuple(series),
         log_x=True,
     )
@@ -212,10 +237,15 @@ def _table_with_references(study: Study, results: Results) -> Block:
 def learned(study: Study, results: Results) -> tuple[str, ...]:
     """Return sentences that say which losses are ahead, what training gains, and which runs collapsed."""
     collapsed = " ".join(collapse_sentences(study, results))
-    has_temperatures = any(row.series == "NT-Xent" for row in study.rows)
-    compare = compare_with_best_temperature if has_temperatures else compare_accuracies
+    lines = _lines(study)
+    # One line and other losses: is any of them above the line's best temperature?
+    compare = compare_with_best_temperature if list(lines) == ["NT-Xent"] else compare_accuracies
+    best = (
+        () if compare is compare_with_best_temperature else (best_temperature(study, results, name) for name in lines)
+    )
     return (
         compare(study, results),
+        *best,
         *_compare_with_references(study, results),
         *([collapsed] if collapsed else []),
     )
@@ -251,6 +281,26 @@ def compare_accuracies(study: Study, results: Results) -> str:
     text = f"{text} ({evidence})."
     left_out = [row.name for row in study.rows if row.name not in hits]
     return f"{text} Not compared, with fewer than two runs done: {', '.join(left_out)}." if left_out else text
+
+
+def best_temperature(study: Study, results: Results, line: str) -> str:
+    """Say at which temperature a loss scores highest, and which of its other temperatures are below it by more than chance."""
+    score, rows = score_of(study), {row.name: row for row in _lines(study)[line]}
+    cells = {name: cell for name in rows if (cell := results.cell(name, score.name)).values}
+    best = max(cells, key=lambda name: cells[name].mean, default="")
+    if not best:
+        return f"No temperature of {line} has a score yet."
+    spread = f" ± {cells[best].spread:.2f}" if len(cells[best].values) > 1 else ""
+    text = f"The best temperature of {line} is {rows[best].x:g}: {score.words} {cells[best].mean:.2f}{spread} %"
+    hits = _hits(results, list(cells), score) if score.hits and results.seeds > 1 else {}
+    if best not in hits or len(hits) < 2:
+        return f"{text}; whether the others are below it by more than chance is not known from these runs."
+    found = {d.second: d for d in differences(hits, reference=best) if d.first == best}
+    below = [f"{rows[name].x:g}" for name in hits if name in found and found[name].clear]
+    similar = [f"{rows[name].x:g}" for name in hits if name != best and f"{rows[name].x:g}" not in below]
+    parts = [f"{list_words(below)} {'is' if len(below) == 1 else 'are'} below it by more than chance"] if below else []
+    parts += [f"{list_words(similar)} may be as good"] if similar else []
+    return f"{text}; {', and '.join(parts)}."
 
 
 def compare_with_best_temperature(study: Study, results: Results) -> str:

@@ -9,21 +9,28 @@ from contrapose.lab.settings import Settings
 from contrapose.lab.training.method_settings import describe_settings, settings_for_loss
 from contrapose.lab.training.presets import PRESETS
 from contrapose.lab.training.run import Run
+from contrapose.losses.parse import with_temperature
 from contrapose.validate import check_known
 
 
 def make_run(
-    given: Settings, *, preset: str = "", config: Settings | None = None, log: Callable[[str], None] = print
+    given: Settings,
+    *,
+    preset: str = "",
+    config: Settings | None = None,
+    temperature: str = "",
+    log: Callable[[str], None] = print,
 ) -> Run:
     """Return the run that the given settings describe, and log one line on which other settings were chosen for its loss.
 
     Later layers override earlier ones: defaults, modality of the data, loss, preset, config, given settings. A preset overrides
     the loss because its values belong together: `--preset byol/imagenet --loss byol` keeps the head for ImageNet.
 
-    given    settings that the user chose, keyed by name
-    preset   a name in `PRESETS`; empty: the preset that `config` names, if any
-    config   settings from a file (`read_config`)
-    log      called with the message
+    given         settings that the user chose, keyed by name
+    preset        a name in `PRESETS`; empty: the preset that `config` names, if any
+    config        settings from a file (`read_config`)
+    temperature   a number or LOW:HIGH, which becomes part of the loss; empty: that of the loss
+    log           called with the message
 
     >>> make_run({"data": "digits", "loss": "simsiam", "predictor": 64}).head
     for --loss simsiam: framework simsiam, head simsiam-cifar; each can be set (contrapose train --help-all)
@@ -43,4 +50,10 @@ def make_run(
     kind = str(chosen.get("modality") or recognise(str(chosen.get("data", ""))))
     # `Run` reports an unknown modality. A preset that names a modality already includes its settings.
     for_data = modality(kind).settings if kind in MODALITIES and "modality" not in base else {}
-    return Run(**{**for_data, **for_loss, **chosen})
+    settings = {**for_data, **for_loss, **chosen}
+    if temperature:
+        # Only a temperature that the user wrote into the loss as well is a contradiction.
+        settings["loss"] = with_temperature(
+            str(settings.get("loss", Run.loss)), temperature, replace="loss" not in given
+        )
+    return Run(**settings)
