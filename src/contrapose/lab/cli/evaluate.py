@@ -107,7 +107,7 @@ class _Evaluate(DeviceOption):
     """Train linear SVMs on a class-balanced subset and on all images (the long-tail protocol of Kukleva et al.)."""
     baselines: str = "auto"
     """Scores without training to report beside the run's scores, as NAME_SCORE. For kNN and recall: raw_pixels_ or
-    tf-idf_, and untrained_encoder_ (encoder_before_training_ if it was pretrained), each in the time of one evaluation. For
+    tfidf_, and untrained_encoder_ (encoder_before_training_ if it was pretrained), each in the time of one evaluation. For
     all accuracies: chance_. auto: all of them for up to 100,000 labelled samples, and chance for more; all; none."""
     skip_broken: bool = False
     """Skip files in a folder that cannot be read; the default if the run was trained with --skip-broken."""
@@ -223,7 +223,7 @@ class _Evaluate(DeviceOption):
         if nothing:
             _print_error(nothing)
         return {
-            f"{baseline.replace(' ', '_')}_{name}": score
+            f"{baseline.replace(' ', '_').replace('-', '')}_{name}": score
             for baseline, found in baselines.items()
             for name, score in found.items()
         }
