@@ -157,7 +157,7 @@ def page(plan: Plan, results: Results, root: Path) -> Document:
     # The page begins with the comparison of losses, so it is not repeated below the picture.
     rest = (Text(learned(plan.study, results)[1:]), *(block for block in main.blocks[1:] if block not in planes))
     opening = Section(title="", blocks=planes, name="demo-plane")
-    return replace(whole, sections=(opening, replace(main, blocks=rest), *others))
+    return replace(whole, sections=(opening, replace(main, blocks=rest), *others), interactive=False)
 
 
 def statement(plan: Plan, results: Results) -> str:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from contrapose.lab.modalities import Split
-from contrapose.lab.report.document import Block, Chart, Number, Picture, Series, Table, Text
+from contrapose.lab.report.document import Block, Chart, Document, Number, Picture, Series, Table, Text
 from contrapose.lab.studies.collapse import collapse_sentences
+from contrapose.lab.studies.collect import document
 from contrapose.lab.studies.differences import Difference, differences, in_words, list_words
 from contrapose.lab.studies.report_blocks import map_chart, table
 from contrapose.lab.studies.results import Cell, Results
@@ -117,6 +118,15 @@ def show_comparison(study: Study, results: Results, description: Description) ->
             Picture(title, description.sheet, alt="A contact sheet of training images and their augmented views.")
         )
     return blocks
+
+
+def page(plan: Plan, results: Results, root: Path) -> Document:
+    """Return the report of a comparison, which starts with what was learned."""
+    title, lead = f"Losses on {plan.sets[0].name}", " ".join(learned(plan.study, results))
+    whole = document([plan], results.seeds, root, title=title, lead=lead)
+    main, *others = whole.sections
+    # Without the first block, which is the lead, and the question, which the lead has answered.
+    return replace(whole, sections=(replace(main, lead="", blocks=main.blocks[1:]), *others), interactive=False)
 
 
 def _plane(results: Results, line: Sequence[Row], others: Sequence[Row]) -> Chart:
