@@ -15,6 +15,7 @@ from contrapose.lab.cli import exits
 from contrapose.lab.cli.evaluate import print_notes
 from contrapose.lab.cli.run_options import RunOptions
 from contrapose.lab.cli.study import check_seeds, run_plans
+from contrapose.lab.counts import count_of
 from contrapose.lab.devices import DeviceOption, own_device
 from contrapose.lab.report.document import Document
 from contrapose.lab.report.render import write
@@ -91,7 +92,8 @@ class Compare(DeviceOption):
         plan = comparison(run, losses, split, given=self.given)
         folder = self.out / report_name(plan, self.seeds)
         seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        print(f"{len(plan.runs(self.seeds))} runs: {len(losses)} losses with {seeds} (--seeds changes it)", flush=True)
+        runs = count_of(len(plan.runs(self.seeds)), "run")
+        print(f"{runs}: {count_of(len(losses), 'loss')} with {seeds} (--seeds changes it)", flush=True)
         print(*describe_frameworks(run, plan.study.rows), sep="\n", flush=True)
         failures = run_plans([plan], self.seeds, self.runs_dir, data_root=self.data_root, jobs=self.jobs)
         results = collect(plan, self.seeds, self.runs_dir)

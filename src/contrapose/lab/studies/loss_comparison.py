@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from contrapose.lab.counts import count_of
 from contrapose.lab.modalities import Split
 from contrapose.lab.report.document import Block, Chart, Document, Number, Picture, Series, Table, Text
 from contrapose.lab.studies.collapse import collapse_sentences
@@ -37,16 +38,12 @@ def describe(run: Run, split: Split, score: Score = KNN) -> Description:
     """Describe the data and the settings that the runs of a comparison share."""
     test = f"{len(split.test):,} {score.test_samples}" if split.test is not None else f"no {score.test_samples}"
     neighbours = f", {run.knn} neighbours in the kNN accuracy" if score is KNN else ""
+    epochs = count_of(run.epochs, "epoch")
     return Description(
         data=f"Data: {run.data}, {len(split.train):,} {score.training_samples} and {test}.",
-        settings=f"Encoder {run.encoder}, {count_epochs(run.epochs)} in batches of {run.batch}, views {run.views}{neighbours}.",
+        settings=f"Encoder {run.encoder}, {epochs} in batches of {run.batch}, views {run.views}{neighbours}.",
         sheet=run.kind.contact_sheet(split.train, run.view_maker(), seed=run.seed),
     )
-
-
-def count_epochs(epochs: int) -> str:
-    """Return a number of epochs in words."""
-    return "1 epoch" if epochs == 1 else f"{epochs} epochs"
 
 
 def rows_of(rows: Iterable[Row], score: Score = KNN) -> tuple[Row, ...]:

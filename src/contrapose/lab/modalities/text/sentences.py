@@ -155,3 +155,12 @@ def count_tokens(sources: Sequence[Sentences]) -> list[Tensor]:
     counts = torch.zeros(len(rows), len(vocabulary)).scatter_add_(1, rows, torch.ones(rows.shape))
     counts[:, vocabulary == padding] = 0
     return list(counts.split([len(part) for part in tokens]))
+
+
+def row_noun(columns: int) -> str:
+    """Return what rows with this many texts are called.
+
+    >>> row_noun(1), row_noun(2), row_noun(3)
+    ('sentences', 'pairs', 'rows of 3 texts')
+    """
+    return {1: "sentences", 2: "pairs"}.get(columns, f"rows of {columns} texts")
