@@ -12,7 +12,6 @@ first use.
 from __future__ import annotations
 
 import ast
-import sys
 import warnings
 from importlib import import_module
 from pathlib import Path
@@ -34,16 +33,14 @@ def _public_names() -> dict[str, str]:
 _HOMES = _public_names()
 __all__ = sorted(_HOMES)
 find_moved_modules()
+# torch warns at its first import where NumPy is not installed, but no loss needs NumPy. The warning about a NumPy that is
+# installed and does not work stays.
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy: No module named 'numpy'", category=UserWarning)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'contrapose' has no attribute {name!r}{nearest(name, _HOMES)}")
-    if "torch" not in sys.modules:
-        with warnings.catch_warnings():
-            # torch warns at its first import where NumPy is missing, but no loss needs NumPy.
-            warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-            import_module("torch")
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -38,6 +38,7 @@ LAYERS = (
     # The laboratory
     "lab.settings",
     "lab.devices",
+    "lab.counts",
     "lab.workers",
     "lab.cuda",
     "lab.optim",

@@ -43,6 +43,9 @@ def test_compare_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     (first,) = (tmp_path / "out").iterdir()
     assert first.name.startswith("compare-mine-simclr-nt_xent-")
     assert f"report {first / 'index.html'}" in output
+    html = (first / "index.html").read_text()
+    assert html.index("kNN accuracy is ") < html.index("<h2>")  # what was learned comes first
+    assert len(html) < 1_000_000
     page = (first / "index.md").read_text()
     assert f"Data: {tmp_path / 'mine'}, 60 training images and 40 test images." in page
     assert "Encoder small, 1 epoch in batches of 16" in page

@@ -54,10 +54,43 @@ def test_epoch_lines_have_the_time_left(clock: Clock, capsys: pytest.CaptureFixt
     with training_display() as shown:
         for number in range(1, 5):
             shown.show_step(step(number, epoch=1 + (number > 2), steps=4))
-            clock.now += 100.0
+            clock.now += 10.0
     first, last = capsys.readouterr().out.splitlines()
-    assert first == "epoch    1   loss 1.000   100 images/s   about 3 min left"
+    assert first == "epoch    1   loss 1.000   100 images/s   about 20 s left"
     assert last == "epoch    2   loss 1.000   100 images/s"
+
+
+def test_a_long_epoch_has_a_line_every_30_seconds(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with training_display() as shown:
+        shown.noun = "pairs"
+        for number in range(1, 9):
+            clock.now += 20.0
+            shown.show_step(step(number, steps=16))
+        shown.show_evaluation()
+    assert capsys.readouterr().out.splitlines() == [
+        "step 2 of 16, epoch 1   loss 1.000   100 pairs/s   about 5 min left",
+        "step 4 of 16, epoch 1   loss 1.000   100 pairs/s   about 4 min left",
+        "step 6 of 16, epoch 1   loss 1.000   100 pairs/s   about 3 min left",
+        "step 8 of 16, epoch 1   loss 1.000   100 pairs/s   about 3 min left",
+        "epoch    1   loss 1.000   100 pairs/s   about 3 min left",
+        "evaluating after epoch 1",
+    ]
+
+
+def test_a_short_epoch_is_evaluated_without_a_line(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with training_display() as shown:
+        shown.show_step(step(20))
+        shown.show_evaluation()
+    assert capsys.readouterr().out.splitlines() == ["epoch    1   loss 1.000   100 images/s"]
+
+
+def test_no_estimate_at_the_end_of_training(clock: Clock) -> None:
+    estimates: list[float] = []
+    shown = TrainingDisplay(on_estimate=estimates.append)
+    for number in range(1, 6):
+        shown.show_step(step(number, steps=5))
+        clock.now += 1.5
+    assert estimates == []
 
 
 def test_a_silent_display_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -218,6 +218,23 @@ except ImportError as error:
     assert "contrapose.load needs safetensors, which is not installed" in completed.stdout
 
 
+@pytest.mark.parametrize("module", ["losses", "pairs.build"])
+def test_a_module_with_torch_alone(torch_only: dict[str, str], module: str) -> None:
+    completed = run_torch_only(torch_only, "-c", f"import contrapose.{module}, torch; torch.ones(1).tolist()")
+    assert (completed.returncode, completed.stderr) == (0, "")
+
+
+def test_a_broken_numpy_is_still_reported() -> None:
+    code = """
+import warnings, contrapose
+warnings.warn("Failed to initialize NumPy: No module named 'numpy'")
+warnings.warn("Failed to initialize NumPy: _ARRAY_API not found")
+"""
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "_ARRAY_API" in completed.stderr
+    assert "No module named" not in completed.stderr
+
+
 def test_the_extra_has_the_packages_that_messages_name() -> None:
     extras = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     required = {line.split(">")[0] for extra in ("train", "images", "figures") for line in extras[extra]}

@@ -56,6 +56,8 @@ def test_a_run_on_texts_speaks_of_sentences(folder: Path, tmp_path: Path, capsys
     assert "views deletion:0.7" in output
     score = read_records(tmp_path)[-1]["stsb_dev"]
     assert f"stsb_dev   {score:6.2f}     (last epoch; tf-idf, without training: " in output
+    main(["train", "--data", str(folder / "pairs.tsv"), *SHORT, "--out", str(folder / "run"), *root(folder)])
+    assert "32 pairs of pairs.tsv on cpu" in capsys.readouterr().out
     message = error_message(capsys, "evaluate", str(tmp_path), *root(folder))
     assert "sentences.txt has no labels and no held-out pairs to score with; give a file of pairs" in message
 
@@ -73,7 +75,12 @@ def test_exported_folder_gives_equal_features_everywhere(
     assert "recall@1: " in card
     assert f"SentenceTransformer({str(out)!r})" in card
     expected = load(folder / "run", device="cpu").embed(FIRST)
+    capsys.readouterr()
     theirs = SentenceTransformer(str(out), device="cpu").encode(FIRST, convert_to_tensor=True)
+    alarms = "".join(capsys.readouterr())
+    assert "MISSING" not in alarms
+    assert "newly initialized" not in alarms
+    assert (out / "model.safetensors").stat().st_mode == (out / "config.json").stat().st_mode
     torch.testing.assert_close(theirs, expected, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(load_sentence_encoder(out)(FIRST), expected, atol=1e-5, rtol=1e-4)
     main(["export", run, "-o", str(out)])  # over its own folder
@@ -203,6 +210,7 @@ def test_three_columns_are_three_views(folder: Path) -> None:
         ),
         ("--data sentences.txt --encoder tinny", "got 'tinny'"),
         ("--data sentences.txt --imbalance pareto", "imbalance: this setting is only for images, and "),
+        ("--data pairs.tsv --batch 64 --epochs 1", "batch: a step needs 64 pairs, but the data set has only 32"),
         (
             "--data sentences.txt --batch 64 --epochs 1",
             "batch: a step needs 64 sentences, but the data set has only 40",

@@ -123,6 +123,7 @@ def test_hints_that_shorten() -> None:
 
 
 def test_the_hint_is_for_long_runs() -> None:
-    assert _how_to_shorten(119, ["--epochs 1"]) == "the training takes about 2 min on this CPU"
-    assert _how_to_shorten(600, []) == "the training takes about 10 min on this CPU"
-    assert _how_to_shorten(600, ["--epochs 1", "--size 32"]).endswith("; to shorten it: --epochs 1 or --size 32")
+    assert _how_to_shorten(119, "CPU", ["--epochs 1"]) == "the training takes about 2 min on this CPU"
+    assert _how_to_shorten(600, "CPU", []) == "the training takes about 10 min on this CPU"
+    assert _how_to_shorten(600, "CPU", ["--epochs 1", "--size 32"]).endswith("; to shorten it: --epochs 1 or --size 32")
+    assert _how_to_shorten(60, "GPU", []) == "the training takes about 60 s on this GPU"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from contrapose.lab.evaluation import PROBES, FineTune, Probe, few_shot
-from contrapose.lab.evaluation.linear import _LinearTrainer
+from contrapose.lab.evaluation.linear import _LinearTrainer, accuracy
 from contrapose.lab.modalities.images.encoders import encoder
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.views import Views
@@ -24,6 +24,12 @@ def test_every_probe_classifies_separable_features(name: str) -> None:
     assert scores["top1"] > (60 if name == "balanced-imagenet" else 85)
     assert scores["top5"] >= scores["top1"]
     assert "best_top1" not in scores  # only with best=True
+
+
+def test_no_top_five_of_five_classes() -> None:
+    for classes in (5, 6):
+        inputs, labels = torch.eye(classes), torch.arange(classes)
+        assert ("top5" in accuracy(lambda x: x, inputs, labels)) is (classes == 6)
 
 
 def test_the_same_seed_gives_the_same_probe() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from contrapose import metrics
-from contrapose.lab.evaluation import GEOMETRY, Measures, partners
+from contrapose.lab.evaluation import GEOMETRY, Measures, explain_metric, partners
 from contrapose.lab.modalities.images.digits import digits
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.views import Views
@@ -43,6 +43,7 @@ def test_all_metrics_of_a_sample() -> None:
             "feature_std", "interclass_uniformity", "separation_n10", "alignment_class"} <= values.keys()  # fmt: skip
     # Random augmentation included, a second call gives the same numbers.
     assert values == Measures(images=80, drawn=20, draws=3)(embed, data, VIEWS, CPU)
+    assert [name for name in values if not explain_metric(name)] == []
 
 
 def test_metrics_of_classes_need_labels_of_two_classes() -> None:

@@ -10,6 +10,9 @@ from contextlib import suppress
 
 import pytest
 
+from contrapose.lab.modalities import progress
+from contrapose.lab.modalities.progress import allow_progress_bars, progress_bar
+
 CODE = """
 import time
 from contrapose.lab.modalities.progress import allow_progress_bars, progress_bar
@@ -49,3 +52,13 @@ def test_a_bar_on_a_terminal(context: str, seconds: float, expected: bool) -> No
     shown = terminal_output(context, seconds)
     assert ("reading images" in shown) is expected
     assert expected or shown == ""
+
+
+def test_lines_where_stderr_is_not_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LINE_INTERVAL", 0.0)
+    with allow_progress_bars(), progress_bar("reading images", 1500) as advance:
+        advance()
+        advance()
+    assert capsys.readouterr().err.splitlines() == ["reading images: 1 of 1,500", "reading images: 2 of 1,500"]

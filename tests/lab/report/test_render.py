@@ -40,7 +40,8 @@ from contrapose.lab.report.document import (
 from contrapose.lab.report.draw import figure
 from contrapose.lab.report.embedding import NamedEmbedding, map_figure, map_points
 from contrapose.lab.report.interactive import plotly
-from contrapose.lab.report.loss import explain_figure
+from contrapose.lab.report.loss import explain, explain_figure
+from contrapose.lab.report.page import page as html_page
 from contrapose.lab.report.render import as_html, as_markdown, write
 from contrapose.lab.report.style import COLOURS, figure_style
 
@@ -96,6 +97,20 @@ def test_only_a_page_with_charts_has_and_needs_plotly(monkeypatch: pytest.Monkey
     assert len(as_html(without_charts)) < 20_000
     with pytest.raises(MissingPackage, match=r"a page with charts needs plotly, .*\[figures\]"):
         as_html(DOCUMENT)
+
+
+def test_a_page_without_interaction_is_small_and_has_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    page = as_html(replace(DOCUMENT, interactive=False))
+    assert len(page) < 100_000
+    assert page.count("<svg") == 2
+    for text in ("<figcaption>Curve</figcaption>", ">temperature</text>", ">accuracy</text>", ">ours</text>", ">85.0<"):
+        assert text in page
+
+
+def test_epochs_are_marked_at_whole_numbers() -> None:
+    chart = Chart("Curve", "epoch", "y", (Series("ours", (1.0, 2.0), (3.0, 4.0)),))
+    assert all(tick == int(tick) for tick in figure(chart).axes[0].get_xticks())
 
 
 def test_a_method_has_the_same_colour_in_both_drawings_and_beside_printed_numbers() -> None:
@@ -236,6 +251,43 @@ def test_interaction_in_a_browser(browser: Any, tmp_path: Path) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 392
 
 
+def cut_off(page: Any) -> list[str]:
+    """Return texts and images on the page that extend beyond the screen, or beyond the drawing that they are in."""
+    found: list[str] = page.evaluate("""
+        [...document.querySelectorAll('h1, h2, p, li, th, td, caption, figcaption, img, svg text')].filter(e => {
+          const box = e.getBoundingClientRect(), svg = e.closest('svg'), frame = svg && svg.getBoundingClientRect();
+          return box.left < 0 || box.right > innerWidth || frame && (box.left < frame.left - 1 || box.right > frame.right + 1
+            || box.top < frame.top - 1 || box.bottom > frame.bottom + 1);
+        }).map(e => e.tagName + ' ' + e.textContent)
+    """)
+    return found
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_nothing_is_cut_off_on_a_phone(browser: Any, tmp_path: Path) -> None:
+    table = Table("Signs of collapse", ("feature deviation, projector", "effective rank, projector") * 2,
+                  (("hard contrastive", (Number(0.472, 0.011, 3), Number(24.2, 1.1, 3)) * 2),))  # fmt: skip
+    curve = Series("a loss", (1.0, 2.0), (0.986, 0.998))
+    long = Chart("Deviation", "epoch", "feature deviation of the embeddings that the loss takes", (curve,))
+    document = Document(
+        "Losses, such as " + "nt_xent" * 9, "", (Section("Part", blocks=(CROWDED, long, HEAT, table), name="part"),)
+    )
+    explanation = explain("dystress", "nt_xent(temperature=0.07)")
+    (tmp_path / "explain.html").write_text(html_page("What they do", explanation.sections(explanation.figure())))
+    pages = [write(replace(document, interactive=False), tmp_path / "static"), tmp_path / "explain.html"]
+    for path in pages:
+        page = browser.new_context(offline=True, viewport={"width": 390, "height": 844}).new_page()
+        page.goto(path.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert cut_off(page) == []
+    # An explanation has one column of panels on a phone, and three on a wide screen.
+    shape = "(() => { const i = document.querySelector('picture img'); return i.naturalHeight / i.naturalWidth })()"
+    assert page.evaluate(shape) > 2
+    page.set_viewport_size({"width": 1280, "height": 844})
+    page.wait_for_function(f"{shape} < 1")
+
+
 CROWDED = Chart("Crowded", "-U: images spread evenly →", "T: classes stay together →", (
     Series("NT-Xent", (3.25, 3.22, 3.08, 2.9, 2.7), (0.289, 0.294, 0.333, 0.368, 0.379),
            annotations=("τ = 0.1", "τ = 0.2", "τ = 0.3", "τ = 0.5", "τ = 1")),
@@ -250,7 +302,7 @@ def test_no_texts_collide_on_a_phone(browser: Any, tmp_path: Path) -> None:
     page = browser.new_context(offline=True, viewport={"width": 380, "height": 800}).new_page()
     page.goto(path.as_uri())
     page.wait_for_selector(".js-plotly-plot .legend .legendtext")
-    selectors = ".textpoint text, .xtitle, .legend .legendtext, .xtick text, figcaption"
+    selectors = ".textpoint text, .xtitle, .ytitle, .legend .legendtext, .xtick text, .ytick text, figcaption"
     boxes = page.eval_on_selector_all(
         selectors,
         "all => all.map(e => [e.textContent, e.getBoundingClientRect()]).map(([t, b]) => [t, b.left, b.top, b.right, b.bottom])",

@@ -80,6 +80,7 @@ def test_plain_code_gives_the_same_features(
     paths = write_images(tmp_path / "images")
     file = tmp_path / "encoder.safetensors"
     main(["export", str(folder), "-o", str(file)])
+    assert file.stat().st_mode == (tmp_path / "encoder.safetensors.md").stat().st_mode  # others may read it as well
     plain = run_card(file, paths, monkeypatch)
     close(contrapose.load(file, device="cpu").embed(paths), plain)
     close(contrapose.load(folder, device="cpu").embed([Image.open(path) for path in paths]), plain)

@@ -111,6 +111,7 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
     import tyro  # first, so that a missing package is reported before the slow import of torch
 
     from contrapose.lab.cli.help import HELP_ALL, help_text
+    from contrapose.lab.cli.numbers import number_rules
     from contrapose.lab.devices import use_device
     from contrapose.lab.training.records.files import DISK_FULL, WriteFailed
     from contrapose.lab.training.stops import Diverged, Solved, Stopped, signals
@@ -122,7 +123,8 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
             print(help_text(command, name, everything=HELP_ALL in arguments))
             return
         config = (tyro.conf.OmitArgPrefixes,)
-        parsed = tyro.cli(command, args=arguments, prog=f"contrapose {name}", config=config)
+        prog, registry = f"contrapose {name}", number_rules()
+        parsed = tyro.cli(command, args=arguments, prog=prog, config=config, registry=registry)
         # A signal ends the command immediately, except during training, which saves its step first.
         with signals() as requests, requests.immediate(), use_device(getattr(parsed, "device", "")):
             parsed()

@@ -15,13 +15,14 @@ from contrapose.lab.cli import exits
 from contrapose.lab.cli.evaluate import print_notes
 from contrapose.lab.cli.run_options import RunOptions
 from contrapose.lab.cli.study import check_seeds, run_plans
+from contrapose.lab.counts import count_of
 from contrapose.lab.devices import DeviceOption, own_device
 from contrapose.lab.report.document import Document
 from contrapose.lab.report.render import write
 from contrapose.lab.settings import Settings
 from contrapose.lab.studies import Plan
-from contrapose.lab.studies.collect import collect, document, verdicts
-from contrapose.lab.studies.loss_comparison import comparison, describe_frameworks, learned, references
+from contrapose.lab.studies.collect import collect, verdicts
+from contrapose.lab.studies.loss_comparison import comparison, describe_frameworks, learned, page, references
 from contrapose.lab.studies.results import Cell, Results
 from contrapose.lab.studies.scores import score_of
 from contrapose.lab.training import resolve
@@ -95,13 +96,14 @@ class Compare(DeviceOption):
         split = prepare(run, self.data_root)
         print_notes(split)
         plan = comparison(run, losses, split, given=self.given)
-        folder, title = self.out / report_name(plan, self.seeds), f"Losses on {plan.sets[0].name}"
+        folder = self.out / report_name(plan, self.seeds)
         seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        print(f"{len(plan.runs(self.seeds))} runs: {len(losses)} losses with {seeds} (--seeds changes it)", flush=True)
+        runs = count_of(len(plan.runs(self.seeds)), "run")
+        print(f"{runs}: {count_of(len(losses), 'loss')} with {seeds} (--seeds changes it)", flush=True)
         print(*describe_frameworks(run, plan.study.rows), sep="\n", flush=True)
         failures = run_plans([plan], self.seeds, self.runs_dir, data_root=self.data_root, jobs=self.jobs)
-        page = document([plan], self.seeds, self.runs_dir, title=title)
-        show_results(plan, collect(plan, self.seeds, self.runs_dir), page, folder)
+        results = collect(plan, self.seeds, self.runs_dir)
+        show_results(plan, results, page(plan, results, self.runs_dir), folder)
         if failures:
             raise SystemExit(exits.FAILED)
 
@@ -144,10 +146,10 @@ def split_losses(text: str) -> list[str]:
     return losses
 
 
-def show_results(plan: Plan, results: Results, page: Document, folder: Path) -> None:
+def show_results(plan: Plan, results: Results, report: Document, folder: Path) -> None:
     """Write the report to `folder`; print a table, the verdicts, what was learned and the path of the report."""
-    path = write(page, folder)
-    print(_table(plan, results, page.title), end="")
+    path = write(report, folder)
+    print(_table(plan, results, report.title), end="")
     for line in score_of(plan.study).definitions:
         print(line)
     for verdict in verdicts(plan, results):

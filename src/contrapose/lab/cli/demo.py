@@ -13,11 +13,11 @@ from contrapose.lab.cli import exits
 from contrapose.lab.cli.compare import show_results
 from contrapose.lab.cli.progress import progress_display
 from contrapose.lab.cli.study import check_seeds, run_plans
+from contrapose.lab.counts import count_of
 from contrapose.lab.devices import own_device
 from contrapose.lab.studies.collect import collect
 from contrapose.lab.studies.demo import SIZES, Size, demo, largest_size, measure_step_seconds, page
 from contrapose.lab.studies.execute import run_tasks
-from contrapose.lab.studies.loss_comparison import count_epochs
 from contrapose.lab.studies.task import Task
 from contrapose.lab.training import load
 from contrapose.lab.training.build import prepare
@@ -54,7 +54,7 @@ class Demo:
         minutes = max(1, round(size.seconds(step, jobs) / 60))
         print(
             f"A training step takes {1000 * step:.0f} ms on this machine. Training on {size.digits:,} digits for "
-            f"{count_epochs(size.pretraining_epochs)}, then {count_epochs(size.epochs)} with each of nine losses, "
+            f"{count_of(size.pretraining_epochs, 'epoch')}, then {count_of(size.epochs, 'epoch')} with each of nine losses, "
             f"{'one seed' if size.seeds == 1 else f'{size.seeds} seeds'}: about {minutes} min (--minutes changes it)"
         )
         if not size.conclusive:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from contrapose.lab.cli.printed_scores import print_scores
 from contrapose.lab.devices import DeviceOption
 from contrapose.lab.evaluation.detection import PROTOCOLS, read_detection_data
 from contrapose.lab.evaluation.detection.detectors import split_encoder
@@ -69,5 +69,5 @@ class Detect(DeviceOption):
         scores = protocol(model.encoder, data, views=model.views, device=model.device, seed=self.seed)
         settings = {"data": str(self.data), "seed": self.seed, **asdict(protocol)}
         write_json_atomically(out, {"step": model.step, **scores, "settings": settings})
-        print(json.dumps({"step": model.step, **scores}))
+        print_scores({"step": model.step, **scores})
         print(f"written to {out}", file=sys.stderr)

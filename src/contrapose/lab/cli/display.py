@@ -1,4 +1,4 @@
-"""Progress of one run, with the time left: a live bar on a terminal, otherwise one line per epoch."""
+"""Progress of one run, with the time left: a live bar on a terminal, otherwise lines after each epoch and every 30 seconds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from contrapose.lab.cli.progress import format_duration
+from contrapose.lab.modalities.progress import LINE_INTERVAL
 from contrapose.lab.training import Progress
 
 _SETTLED = (
@@ -34,30 +35,29 @@ class TimeLeft:
 class TrainingDisplay:
     """Functions that display the progress of training: steps, evaluations and lines of text."""
 
-    show: Callable[[Progress, float], None] = lambda progress, left: None  # a step, and the seconds left
+    show: Callable[[Progress, float, str], None] = lambda progress, left, noun: None  # a step, the seconds left, `noun`
     show_evaluation: Callable[[], None] = lambda: None
     print_line: Callable[[str], None] = lambda text: None
     on_estimate: Callable[[float], None] = lambda seconds: None  # called once, with the seconds left
+    noun: str = "images"  # what samples are called
     _left: TimeLeft = field(default_factory=TimeLeft)
     _announced: bool = False
 
     def show_step(self, progress: Progress) -> None:
-        """Show a step; announce the time left as soon as it can be estimated."""
+        """Show a step; announce the time left as soon as it can be estimated, unless training is about to end."""
         left = self._left(progress)
-        self.show(progress, left)
+        self.show(progress, left, self.noun)
         if not self._announced and self._left.first is not None:
             steps = progress.step - self._left.first[0]
             if steps >= 3 and time.monotonic() - self._left.first[1] >= _SETTLED:
                 self._announced = True
-                self.on_estimate(left)
+                if left >= _SETTLED:
+                    self.on_estimate(left)
 
 
 @contextmanager
-def training_display(*, noun: str = "images", silent: bool = False) -> Iterator[TrainingDisplay]:
-    """Yield a display that suits the output: a live bar on a terminal, otherwise one line per epoch; nothing if silent.
-
-    `noun` is the word for samples, such as "images".
-    """
+def training_display(*, silent: bool = False) -> Iterator[TrainingDisplay]:
+    """Yield a display that suits the output: a live bar on a terminal, otherwise lines; nothing if silent."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -67,14 +67,15 @@ def training_display(*, noun: str = "images", silent: bool = False) -> Iterator[
         yield TrainingDisplay()
         return
     if not console.is_terminal:
-        yield TrainingDisplay(_epoch_lines(noun), print_line=lambda text: print(text, flush=True))
+        lines = _Lines()
+        yield TrainingDisplay(lines.show, lines.show_evaluation, lambda text: print(text, flush=True))
         return
     columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"),
                TextColumn("{task.fields[detail]}"), TimeRemainingColumn())  # fmt: skip
     bar = Bar(*columns, console=console)
     task = bar.add_task("train", epoch=0, detail="", total=None)
 
-    def show(p: Progress, left: float) -> None:
+    def show(p: Progress, left: float, noun: str) -> None:
         bar.start()  # only at the first step, because reading the images shows its own bar
         detail = f"loss {p.loss:.3f} {p.images_per_second:,.0f} {noun}/s"
         bar.update(task, completed=p.step, total=p.steps, epoch=p.epoch, detail=detail)
@@ -85,25 +86,42 @@ def training_display(*, noun: str = "images", silent: bool = False) -> Iterator[
         bar.stop()
 
 
-def _epoch_lines(noun: str) -> Callable[[Progress, float], None]:
-    """Return a function that prints a line after each epoch."""
-    steps: list[Progress] = []  # of the current epoch
-    left = float("inf")
+class _Lines:
+    """Prints a line after each epoch, every 30 seconds within an epoch, and before an evaluation that may take as long."""
 
-    def print_epoch() -> None:
-        last, loss = steps[-1], sum(p.loss for p in steps) / len(steps)
-        rest = f"   about {format_duration(left)} left" if 0 < left < float("inf") else ""
-        print(f"epoch {last.epoch:4}   loss {loss:.3f}   {last.images_per_second:,.0f} {noun}/s{rest}", flush=True)
-        steps.clear()
+    def __init__(self) -> None:
+        self.steps: list[Progress] = []  # of the current epoch
+        self.rest = self.noun = ""
+        self.printed = self.began = time.monotonic()  # time of the last line, and of the begin of the current epoch
 
-    def show(p: Progress, seconds_left: float) -> None:
-        nonlocal left
+    def show(self, p: Progress, left: float, noun: str) -> None:
+        """Show a step."""
         # An epoch is printed when the next epoch's first step arrives; the last epoch, when the last step arrives.
-        if steps and steps[-1].epoch != p.epoch:
-            print_epoch()
-        steps.append(p)
-        left = seconds_left
+        if self.steps and self.steps[-1].epoch != p.epoch:
+            self._print_epoch()
+        self.steps.append(p)
+        self.noun = noun
+        self.rest = f"   about {format_duration(left)} left" if 0 < left < float("inf") else ""
         if p.step == p.steps:
-            print_epoch()
+            self._print_epoch()
+        elif time.monotonic() - self.printed >= LINE_INTERVAL:
+            self._print(f"step {p.step:,} of {p.steps:,}, epoch {p.epoch}", p.loss)
 
-    return show
+    def show_evaluation(self) -> None:
+        """Print the epoch that has ended; say that the encoder is evaluated if the epoch took long."""
+        slow, epoch = time.monotonic() - self.began >= LINE_INTERVAL, self.steps[-1].epoch if self.steps else 0
+        if self.steps:
+            self._print_epoch()
+        if slow:
+            print(f"evaluating after epoch {epoch}" if epoch else "evaluating", flush=True)
+
+    def _print_epoch(self) -> None:
+        mean = sum(p.loss for p in self.steps) / len(self.steps)
+        self._print(f"epoch {self.steps[-1].epoch:4}", mean)
+        self.steps.clear()
+        self.began = self.printed
+
+    def _print(self, position: str, loss: float) -> None:
+        rate = self.steps[-1].images_per_second
+        print(f"{position}   loss {loss:.3f}   {rate:,.0f} {self.noun}/s{self.rest}", flush=True)
+        self.printed = time.monotonic()

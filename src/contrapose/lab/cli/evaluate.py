@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 from tyro.conf import Positional
 
+from contrapose.lab.cli.printed_scores import print_metrics, print_scores
 from contrapose.lab.devices import DeviceOption
 from contrapose.lab.evaluation import FINE_TUNING, PROBES, FewShot, FineTune, Measures, Probe, few_shot
 from contrapose.lab.modalities import MODALITIES, Source, Split, modality, trained_elsewhere
@@ -119,7 +119,7 @@ class _Evaluate(DeviceOption):
         """Print the scores as JSON."""
         elsewhere = trained_elsewhere(str(self.run))
         if elsewhere is None:
-            print(json.dumps(self._evaluate_run()))
+            print_scores(self._evaluate_run())
             return
         kind, folder = elsewhere
         name = next((name for name in OPTIONS if modality(name) is kind), "")
@@ -129,7 +129,7 @@ class _Evaluate(DeviceOption):
         _refuse(_given(self, "run", *options.shared), "runs that contrapose trained", options.takes)
         self._refuse_others(name, options.takes)
         self._check_columns(name)
-        print(json.dumps(options.evaluate_folder(folder, self._common)))
+        print_scores(options.evaluate_folder(folder, self._common))
 
     @property
     def _common(self) -> CommonOptions:
@@ -200,7 +200,9 @@ class _Evaluate(DeviceOption):
         )
         scores = model.evaluate(split, self.knn or None)
         if self.metrics:
-            scores |= model.measure_outputs(split.held_out, Measures(images=0, drawn=1000))
+            metrics = model.measure_outputs(split.held_out, Measures(images=0, drawn=1000))
+            scores |= metrics
+            print_metrics(metrics)
             for line in (MEANING, *collapsed_outputs(scores, model.run)):
                 _print_error(line)
         if "knn_top1" not in scores and (probe is not None or not scores):

@@ -170,10 +170,8 @@ class Import:
 
     def __call__(self) -> None:
         """Write the tensors under their own names, without prefixes such as `module.`."""
-        from safetensors.torch import save_file
-
         from contrapose.lab.networks.foreign import convert
-        from contrapose.lab.training.weights import untied
+        from contrapose.lab.networks.weight_files import write_tensors
 
         if not self.file.is_file():
             raise ValueError(f"file: {self.file} does not exist")
@@ -181,7 +179,7 @@ class Import:
             raise ValueError(f"out: expected a name that ends in .safetensors, got {self.out}")
         tensors = convert(self.file)
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        save_file(untied(tensors), str(self.out))
+        write_tensors(self.out, tensors)
         print(f"{len(tensors)} tensors, the first one {next(iter(tensors))}, written to {self.out}")
 
 

@@ -1,4 +1,4 @@
-"""Progress of many runs: bars on a terminal, otherwise one line whenever a run ends."""
+"""Progress of many runs: bars on a terminal, otherwise a line whenever a run ends, and every 30 seconds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from contrapose.lab.counts import count_of
+from contrapose.lab.modalities.progress import LINE_INTERVAL
 from contrapose.lab.studies.task import ProgressDisplay
 from contrapose.lab.training import Progress
 
@@ -24,7 +26,7 @@ def progress_display(runs: int) -> Iterator[ProgressDisplay]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"),
                TextColumn("{task.fields[detail]}"), TimeElapsedColumn())  # fmt: skip
     with Bars(*columns, console=console) as bars:
-        total_bar = bars.add_task(f"{runs} runs", total=runs, detail="")
+        total_bar = bars.add_task(count_of(runs, "run"), total=runs, detail="")
         run_bars: dict[str, TaskID] = {}
         fractions: dict[str, float] = {}  # completed fraction of each running run
         ended = 0
@@ -57,26 +59,38 @@ def progress_display(runs: int) -> Iterator[ProgressDisplay]:
             # A skipped run takes no time, so counting it as done would make the estimate too optimistic.
             nonlocal runs
             runs -= 1
-            bars.update(total_bar, total=runs, description=f"{runs} runs")
+            bars.update(total_bar, total=runs, description=count_of(runs, "run"))
 
         yield ProgressDisplay(on_step=show_step, on_end=show_end, on_skip=skip)
 
 
 def _line_display(runs: int, started: float) -> ProgressDisplay:
-    ended = 0
+    ended, printed = 0, started
 
     def skip(name: str) -> None:
         nonlocal runs
         runs -= 1
 
+    def show_step(name: str, progress: Progress) -> None:
+        nonlocal printed
+        if time.monotonic() - printed < LINE_INTERVAL:
+            return
+        printed = time.monotonic()
+        fraction = progress.step / progress.steps
+        # The other running runs are assumed to be as far: they started at about the same time.
+        elapsed, done = printed - started, ended + fraction
+        left = format_duration(elapsed / done * (runs - done))
+        where = f"step {progress.step:,} of {progress.steps:,}, loss {progress.loss:.3f}"
+        print(f"{ended} of {count_of(runs, 'run')} done; {name}: {where}; about {left} left", flush=True)
+
     def show_end(name: str, failure: str) -> None:
-        nonlocal ended
-        ended += 1
+        nonlocal ended, printed
+        ended, printed = ended + 1, time.monotonic()
         elapsed = time.monotonic() - started
         left = f", about {format_duration(elapsed / ended * (runs - ended))} left" if ended < runs else ""
         print(f"{ended} of {runs}: {name} {f'failed: {failure}' if failure else 'done'}{left}", flush=True)
 
-    return ProgressDisplay(on_end=show_end, on_skip=skip)
+    return ProgressDisplay(on_step=show_step, on_end=show_end, on_skip=skip)
 
 
 def format_duration(seconds: float) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from contrapose.lab.cli.progress import format_duration
+from contrapose.lab.counts import count_of
 from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS
 from contrapose.lab.studies import SCALES, Row, Study, find
 from contrapose.lab.studies.durations import Durations, RecordedRun
@@ -195,4 +196,4 @@ def _device(record: RecordedRun) -> str:
 
 
 def _count(runs: Collection[object]) -> str:
-    return "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    return count_of(len(runs), "run")

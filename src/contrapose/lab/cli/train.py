@@ -118,7 +118,7 @@ class Train(DeviceOption):
             self.given, preset=self.preset, config=config, temperature=self.temperature, log=log_choice
         )
         trainer_options = self._trainer_options()
-        with training_display(noun=requested.kind.noun, silent=_rank() > 0) as display, ExitStack() as stack:
+        with training_display(silent=_rank() > 0) as display, ExitStack() as stack:
             on_step, log = ignore_closed_output(display.show_step), ignore_closed_output(display.print_line)
             # An unknown name must raise an error before a directory or lock is created.
             requested.kind.check_data(requested.data)
@@ -154,12 +154,10 @@ class Train(DeviceOption):
                 )
             for note in trainer.split.notes:
                 log(note)
-            log(
-                f"{len(trainer.split.train):,} {run.kind.noun} of {trainer.split.train.name} on {trainer.device}, into {folder}"
-            )
-            if trainer.device.type == "cpu":
-                shorter = _shorter_runs(requested, trainer)
-                display.on_estimate = lambda seconds: log(_how_to_shorten(seconds, shorter))
+            train, display.noun = trainer.split.train, run.kind.sample_noun(trainer.split.train)
+            log(f"{len(train):,} {display.noun} of {train.name} on {trainer.device}, into {folder}")
+            where, shorter = "CPU" if trainer.device.type == "cpu" else "GPU", _shorter_runs(requested, trainer)
+            display.on_estimate = lambda seconds: log(_how_to_shorten(seconds, where, shorter))
             scores = trainer.train()
             # In all processes: if only rank 0 did this, the others could wait too long for it in their last collective.
             baselines = score_baselines(
@@ -219,9 +217,9 @@ def _rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def _how_to_shorten(seconds: float, shorter: Sequence[str]) -> str:
+def _how_to_shorten(seconds: float, where: str, shorter: Sequence[str]) -> str:
     """Return a message with the estimated training time and, if it is long, options that shorten it."""
-    text = f"the training takes about {format_duration(seconds)} on this CPU"
+    text = f"the training takes about {format_duration(seconds)} on this {where}"
     return f"{text}; to shorten it: {' or '.join(shorter)}" if seconds >= 120 and shorter else text
 
 

@@ -5,7 +5,14 @@ from contrapose.lab.evaluation.features import features
 from contrapose.lab.evaluation.finetune import FINE_TUNING, FineTune
 from contrapose.lab.evaluation.knn import KNN
 from contrapose.lab.evaluation.linear import Probe, few_shot
-from contrapose.lab.evaluation.measures import GEOMETRY, Measures, bias_values, partners, separation_values
+from contrapose.lab.evaluation.measures import (
+    GEOMETRY,
+    Measures,
+    bias_values,
+    explain_metric,
+    partners,
+    separation_values,
+)
 from contrapose.lab.evaluation.probes import PROBES
 from contrapose.lab.evaluation.scores import METRICS, score
 from contrapose.lab.evaluation.shots import FewShot, FewShotResult, n_shot
@@ -34,6 +41,7 @@ __all__ = [
     "caption_chance",
     "caption_recall",
     "class_embeddings",
+    "explain_metric",
     "features",
     "few_shot",
     "n_shot",

@@ -54,7 +54,7 @@ class Probe:
     def __call__(
         self, train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, seed: int = 0
     ) -> dict[str, float]:
-        """Train on (n, d) features and return top-1 and, with at least five classes, top-5 accuracy in per cent."""
+        """Train on (n, d) features and return top-1 and, with more than five classes, top-5 accuracy in per cent."""
         if self.augment:
             raise ValueError(
                 f"augment: {self.augment!r} needs the encoder and its training samples, but features were given; "
@@ -192,16 +192,16 @@ class _LinearTrainer:
 def accuracy(
     classify: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, chunk: int = 10_000
 ) -> dict[str, float]:
-    """Return top-1 and, with at least five classes, top-5 accuracy in per cent; `chunk` inputs are classified at a time."""
+    """Return top-1 and, with more than five classes, top-5 accuracy in per cent; `chunk` inputs are classified at a time."""
     return _in_per_cent(_hit_rates(classify, inputs, labels, chunk))
 
 
 @torch.no_grad()
 def _hit_rates(classify: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, chunk: int = 10_000) -> Tensor:
-    """Return the share of inputs whose class is ranked first and, with at least five classes, among the first five."""
+    """Return the share of inputs whose class is ranked first and, with more than five classes, among the first five."""
     logits = torch.cat([classify(part) for part in inputs.split(chunk)])
     hit = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
-    rates = [hit[:, 0].float().mean()] + ([hit.any(1).float().mean()] if logits.shape[1] >= 5 else [])
+    rates = [hit[:, 0].float().mean()] + ([hit.any(1).float().mean()] if logits.shape[1] > 5 else [])
     return torch.stack(rates)
 
 

@@ -27,6 +27,26 @@ GEOMETRY = (
     "alignment_class",
 )
 _LEAST_DRAWN = 128
+_EXPLANATIONS = {
+    "uniformity": "log of the mean e^(-2 · squared distance) of two samples; lower: spread more evenly, 0: all are equal",
+    "alignment_all": "mean squared distance of any two samples",
+    "effective_rank": "number of dimensions in use",
+    "feature_std": "deviation of the coordinates; 1: spread evenly over the sphere, 0: all are equal",
+    "interclass_uniformity": "uniformity of the class means; lower: classes are further apart",
+    "tolerance": "mean similarity of two samples of one class; higher: classes stay together",
+    "alignment_class": "mean squared distance of two samples of one class",
+    "alignment": "mean squared distance of two views of one sample; lower: less sensitive to augmentation",
+    "conditional_entropy": "entropy of CACR's weights of the negatives; higher: negatives are equally near",
+    "separation_positive": "mean similarity of a view to its own sample",
+    "separation_gap": "separation_positive minus the similarity to the nearest other sample",
+    "prototype_bias_means": "mean distance between a sample's mean over views and its class mean (Lee, Eq. 16)",
+    "prototype_bias_single": "mean distance of two samples of one class under the same augmentation (Lee, Eq. 51)",
+    "attraction_gap": "mean slack of Lee's bound on the attraction (Theorem 4.4)",
+    "attraction_outside": "share of samples that violate the assumption of that bound",
+    "repulsion_gap": "mean slack of Lee's bound on the repulsion (Theorem 4.6), corrected",
+    "repulsion_gap_printed": "the same slack as published",
+    "repulsion_outside": "share of samples that violate the assumption of that bound",
+}
 
 
 @dataclass(frozen=True)
@@ -153,6 +173,21 @@ def _geometry(z: Tensor, labels: Tensor | None) -> dict[str, float]:
         values["tolerance"] = metrics.tolerance(z, labels)
         values["alignment_class"] = metrics.alignment(z, labels=labels, kind="class")
     return values
+
+
+def explain_metric(name: str) -> str:
+    """Return an explanation of a metric in one line, by its name in the records; empty for a name that is not known.
+
+    >>> explain_metric("separation_n2")
+    'mean similarity of a view to the 2nd nearest other sample'
+    """
+    if name.startswith("separation_n"):
+        rank = name.removeprefix("separation_n")
+        nearest = {"1": "nearest", "2": "2nd nearest", "3": "3rd nearest"}.get(rank, f"{rank}th nearest")
+        return f"mean similarity of a view to the {nearest} other sample"
+    if name.endswith("_error"):
+        return f"standard error of {name.removesuffix('_error')}"
+    return _EXPLANATIONS.get(name, "")
 
 
 def separation_values(separation: metrics.Separation) -> dict[str, float]:

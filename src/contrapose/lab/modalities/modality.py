@@ -101,6 +101,10 @@ class Modality(ABC, Generic[V]):
     noun: ClassVar[str]
     """What samples are called in messages: images."""
 
+    def sample_noun(self, source: Source) -> str:
+        """Return what the samples of a data set are called: `noun`, unless it has samples of another kind, such as pairs."""
+        return self.noun
+
     @abstractmethod
     def check_data(self, name: str, argument: str = "data") -> None:
         """Refuse a data set that does not exist, before anything is read; the message starts with `argument`."""

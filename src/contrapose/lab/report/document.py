@@ -172,3 +172,4 @@ class Document:
     sections: tuple[Section, ...]
     runs: tuple[RunNote, ...] = ()
     foot: tuple[str, ...] = ()
+    interactive: bool = True  # whether charts react to the mouse, for which plotly adds several megabytes to the page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
 
 
 _TITLE_LENGTH = 75  # characters; matplotlib cuts off what does not fit
+_LABEL_LENGTH = 44  # characters per line of a y axis's label, which is as high as the axes
 _NAME_LENGTH = 22  # characters per line of a group's name, for each thumbnail in a row
+
+
+def page_figure(block: Chart | Heat) -> Figure:
+    """Draw a chart or a heat map for a page: as narrow as a phone, and without the title, which is the page's caption."""
+    return _draw_heat_map(replace(block, title="")) if isinstance(block, Heat) else _draw_chart(block, for_page=True)
 
 
 def figure(block: Chart | Heat | Thumbnails) -> Figure:
@@ -78,10 +85,13 @@ def figure_row(charts: Sequence[Chart]) -> Figure:
         return fig
 
 
-def _draw_chart(chart: Chart) -> Figure:
+def _draw_chart(chart: Chart, *, for_page: bool = False) -> Figure:
     with figure_style():
-        fig, (ax,) = new_figure(1, 1, (7.2, 4.6))
-        _draw_curves(ax, chart)
+        fig, (ax,) = new_figure(1, 1, (5.0, 4.2) if for_page else (7.2, 4.6))
+        _draw_curves(ax, replace(chart, title="") if for_page else chart)
+        if for_page:  # below the axes, where it covers no point and takes no width
+            fig.legend(loc="outside lower left", fontsize=9, ncols=5 if chart.is_map else 2)
+            return fig
         # Points of a map cover the whole area, so its legend is outside.
         outside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "markerscale": 2} if chart.is_map else {}
         if chart.series:
@@ -98,13 +108,15 @@ def _draw_curves(ax: Any, chart: Chart) -> None:
             _draw_measured(ax, series, index, places)
     ax.set_title(literal(fill(chart.title, _TITLE_LENGTH)))
     ax.set_xlabel(literal(chart.x))
-    ax.set_ylabel(literal(chart.y))
+    ax.set_ylabel(literal(fill(chart.y, _LABEL_LENGTH)))
     if chart.log_x:
         ax.set_xscale("log")
         ticks = chart.log_ticks()
         if ticks:
             ax.set_xticks(list(ticks), list(ticks.values()))
             ax.minorticks_off()
+    elif all(x == int(x) for series in chart.series for x in series.x):
+        ax.xaxis.get_major_locator().set_params(integer=True)  # there is no epoch 1.5
     if chart.is_map:
         hide_axes(ax)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from textwrap import fill
 
 from contrapose.extras import needs_extra
 from contrapose.lab.report.document import Chart, Heat, Series
@@ -11,6 +12,7 @@ from contrapose.lab.report.labels import label_places
 from contrapose.lab.report.style import COLOURS
 
 _DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
+_LABEL_LENGTH = 44  # characters per line of the y axis's label
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 
 
@@ -24,10 +26,12 @@ def plotly_source() -> str:
 
 def plotly(block: Chart | Heat) -> dict[str, object]:
     """Return the plotly version of `draw.figure`, without the title; its legend can hide series, and points show hover texts."""
-    x, y = ({"title": {"text": _text(title)}} for title in (block.x, block.y))
+    # A label of the y axis is as high as the axes, so a long one has several lines.
+    x, y = ({"title": {"text": _text(title)}, "automargin": True} for title in (block.x, fill(block.y, _LABEL_LENGTH)))
+    annotated = isinstance(block, Chart) and any(series.annotations for series in block.series)
     layout: dict[str, object] = {
-        "xaxis": {**x, "automargin": True},
-        "yaxis": y, "margin": {"l": 60, "r": 20, "t": 30, "b": 50}, "template": "none",
+        # The text next to the last point needs room at the right.
+        "xaxis": x, "yaxis": y, "margin": {"l": 60, "r": 55 if annotated else 20, "t": 30, "b": 50}, "template": "none",
         "font": {"family": "system-ui, sans-serif"}, "hovermode": "closest",
         # At the bottom of the container, because below a narrow chart the legend has several lines, which need room.
         "legend": {"font": {"size": 11}, "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
@@ -41,7 +45,7 @@ def plotly(block: Chart | Heat) -> dict[str, object]:
     elif block.log_x:
         ticks = block.log_ticks()
         chosen = {"tickvals": list(ticks), "ticktext": list(ticks.values())} if ticks else {}
-        layout["xaxis"] = {**x, "automargin": True, "type": "log", **chosen}
+        layout["xaxis"] = {**x, "type": "log", **chosen}
     traces = [
         _trace(series, index, places)
         for (index, series), places in zip(block.numbered(), label_places(block), strict=True)

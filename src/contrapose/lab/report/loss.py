@@ -19,7 +19,7 @@ from contrapose.explanation import (
     sweep,
     words,
 )
-from contrapose.lab.report.page import drawing, section
+from contrapose.lab.report.page import drawing_of_two, section
 from contrapose.lab.report.style import curve_style, figure_style, literal, new_figure
 
 if TYPE_CHECKING:
@@ -40,10 +40,14 @@ class Explanation:
         """Draw the curves of all losses in six panels."""
         return explain_figure(self.subjects, ode=ode)
 
-    def sections(self, figure: Figure) -> list[str]:
-        """Return the figure and the words as parts of an HTML page."""
-        parts = [drawing(figure, "Six panels; the sentences below say what they show.")]
-        return parts + [section(name, lines) for name, lines in self.words().items()]
+    def sections(self, figure: Figure, *, ode: bool = False) -> list[str]:
+        """Return what to expect of each loss, the figure and the other sentences as parts of an HTML page."""
+        sentences, narrow = self.words(), explain_figure(self.subjects, ode=ode, columns=1)
+        return [
+            section("What to expect", [f"{name}: {lines[-1]}" for name, lines in sentences.items()]),
+            drawing_of_two(figure, narrow, "Six panels; the sentences below say what they show."),
+            *(section(name, lines[:-1]) for name, lines in sentences.items()),
+        ]
 
     def __str__(self) -> str:
         return "\n".join(f"{name}\n" + "".join(f"  {line}\n" for line in lines) for name, lines in self.words().items())
@@ -70,10 +74,11 @@ def explain(*losses: str, data: str | None = None, epoch: int = 0) -> Explanatio
 _SIMILARITY_TICKS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 
-def explain_figure(losses: Sequence[Subject | str], *, ode: bool = False) -> Figure:
+def explain_figure(losses: Sequence[Subject | str], *, ode: bool = False, columns: int = 3) -> Figure:
     """Draw temperature, penalty, entropy, false negatives, the positive and the limits, with one curve per loss.
 
     Losses are written as in `contrapose train --loss`: `explain_figure(["simclr", "dystress", "nt_xent(temperature=0.1)"])`.
+    The six panels are in `columns` columns: 1 suits a phone.
     """
     for loss in losses:
         if not isinstance(loss, Subject | str):
@@ -83,7 +88,7 @@ def explain_figure(losses: Sequence[Subject | str], *, ode: bool = False) -> Fig
         for loss in ([losses] if isinstance(losses, str) else losses)
     ]
     with figure_style():
-        figure, axes = new_figure(2, 3, (13.5, 7.6))
+        figure, axes = new_figure(6 // columns, columns, (4.5 * columns, 0.4 + 3.6 * (6 // columns)))
         for index, subject in enumerate(subjects):
             style = curve_style(index)
             temperature_sweep = sweep(subject, torch.logspace(-2, 2, 33, dtype=torch.float64))
@@ -99,7 +104,7 @@ def explain_figure(losses: Sequence[Subject | str], *, ode: bool = False) -> Fig
         # Empty curves for the legend: a loss without a temperature has no curve in the first panel.
         handles = [axes[1].plot([], [], **curve_style(index))[0] for index in range(len(subjects))]
         names = [literal(subject.name) for subject in subjects]
-        figure.legend(handles, names, loc="outside upper left", ncols=min(4, len(subjects)), fontsize=10)
+        figure.legend(handles, names, loc="outside upper left", ncols=min(columns + 1, len(subjects)), fontsize=10)
         return figure
 
 

@@ -19,10 +19,11 @@ JPEG_START = b"\xff\xd8"
 _STYLE = """
 :root { color-scheme: light dark }
 body { font: 17px/1.55 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.6rem } h2 { font-size: 1.15rem; margin-top: 2rem; overflow-wrap: anywhere }
+h1 { font-size: 1.6rem } h2 { font-size: 1.15rem; margin-top: 2rem } h1, h2, p, li { overflow-wrap: anywhere }
 figure { margin: 1.5rem 0; background: #fff; overflow-x: auto; border-radius: .4rem }
 figcaption { color: #222; font-weight: 600; padding: .5rem .8rem } figure > img { max-width: 100%; display: block }
-figure > svg { width: 100%; height: auto; min-width: 40rem; display: block }
+figure > svg { width: 100%; height: auto; max-width: 42rem; display: block }
+picture > img { width: 100%; display: block }
 figure > p { color: #222; margin: .5rem .8rem 0 }
 .thumbnails { display: flex; flex-wrap: wrap; gap: .6rem; padding: .3rem .8rem }
 .thumbnails figure { margin: 0; width: 6rem; overflow: visible }
@@ -41,9 +42,13 @@ ul.verdicts { list-style: none; padding: 0 }
 ul.verdicts li { border-left: .3rem solid #888; padding: .2rem .8rem; margin: .5rem 0 }
 ul.verdicts li.holds { border-color: #009E73 } ul.verdicts li.does-not-hold { border-color: #D55E00; border-left-style: double }
 ul.verdicts li.undecided, ul.verdicts li.too-short-to-tell { border-left-style: dashed } .note { font-size: .9rem; opacity: .85 }
+@media (max-width: 40rem) {
+  table { font-size: .75rem; hyphens: auto } th, td { padding: .3rem .25rem }
+  tbody th { min-width: 4.5rem } td[data-value] { white-space: normal }
+}
 details { font-size: .85rem } dd { overflow-wrap: anywhere; margin-left: 1rem }
 footer { margin-top: 3rem; font-size: .85rem; opacity: .75 }
-@media print { body { max-width: none; margin: 0 } figure > svg { min-width: 0 } h2 { break-after: avoid } }
+@media print { body { max-width: none; margin: 0 } h2 { break-after: avoid } }
 """
 
 
@@ -70,11 +75,29 @@ def image_element(image: bytes, alt: str) -> str:
     return f'<img src="data:image/{kind};base64,{base64.b64encode(image).decode()}" alt="{html.escape(alt)}">'
 
 
-def drawing(figure: Figure, alt: str) -> str:
-    """Return a matplotlib figure as inline SVG; `alt` is its description for screen readers."""
+def drawing(figure: Figure, alt: str, *, caption: str = "") -> str:
+    """Return a matplotlib figure as inline SVG.
+
+    alt       description for screen readers
+    caption   HTML above the drawing
+    """
+    return f'<figure role="img" aria-label="{html.escape(alt)}">{caption}{_svg(figure)}</figure>'
+
+
+def drawing_of_two(wide: Figure, narrow: Figure, alt: str) -> str:
+    """Return a figure that has a narrow version for phones; `alt` is its description for screen readers."""
+    # Not inline: the two would share the ids of their clip paths, and a hidden clip path hides what it clips.
+    sources = (f"data:image/svg+xml;base64,{base64.b64encode(_svg(f).encode()).decode()}" for f in (narrow, wide))
+    return (
+        f'<figure><picture><source media="(max-width: 40rem)" srcset="{next(sources)}">'
+        f'<img src="{next(sources)}" alt="{html.escape(alt)}"></picture></figure>'
+    )
+
+
+def _svg(figure: Figure) -> str:
+    """Return a figure as an <svg> element, without the XML declaration and doctype, which HTML does not allow."""
     buffer = io.StringIO()
     with figure_style():
         figure.savefig(buffer, format="svg", metadata={"Date": None})  # no date: the same page, the same bytes
     svg = buffer.getvalue()
-    # HTML does not allow the XML declaration and doctype that precede <svg>.
-    return f'<figure role="img" aria-label="{html.escape(alt)}">{svg[svg.index("<svg") :]}</figure>'
+    return svg[svg.index("<svg") :]

@@ -21,9 +21,9 @@ from contrapose.lab.report.document import (
     Text,
     Thumbnails,
 )
-from contrapose.lab.report.draw import figure
+from contrapose.lab.report.draw import figure, page_figure
 from contrapose.lab.report.interactive import plotly, plotly_source
-from contrapose.lab.report.page import image_element, page
+from contrapose.lab.report.page import drawing, image_element, page
 from contrapose.lab.report.style import save
 
 _VERDICT_MARKS = {"holds": "✓", "does not hold": "✗", "undecided": "?", "too short to tell": "?"}
@@ -87,22 +87,21 @@ def _figures(document: Document) -> Iterator[tuple[str, Chart | Heat | Picture |
 
 
 def as_html(document: Document) -> str:
-    """Return the document as an HTML page, with interactive charts."""
+    """Return the document as an HTML page, with interactive charts unless the document has none."""
     parts = [f"<p>{html.escape(document.lead)}</p>"] if document.lead else []
     for section in document.sections:
-        parts += _html_section(section)
+        parts += _html_section(section, interactive=document.interactive)
     if document.runs:
         parts.append("<h2>The runs behind the numbers</h2>")
         parts += [_html_run(run) for run in document.runs]
     parts.append("<footer>" + "<br>".join(html.escape(line) for line in document.foot) + "</footer>")
-    if any(
-        isinstance(block, Chart | Heat) for _, block in _figures(document)
-    ):  # several megabytes, which pages without charts do not need
+    # plotly has several megabytes, which other pages do not need.
+    if document.interactive and any(isinstance(block, Chart | Heat) for _, block in _figures(document)):
         parts.append(f"<script>{plotly_source()}</script>")
     return page(document.title, [*parts, f"<script>{_SCRIPT}</script>"])
 
 
-def _html_section(section: Section) -> Iterator[str]:
+def _html_section(section: Section, *, interactive: bool) -> Iterator[str]:
     if section.title:
         yield f"<h2>{html.escape(section.title)}</h2>"
     if section.lead:
@@ -115,12 +114,12 @@ def _html_section(section: Section) -> Iterator[str]:
         )
         yield f'<ul class="verdicts">{items}</ul>'
     for block in section.blocks:
-        yield _html_block(block)
+        yield _html_block(block, interactive=interactive)
     for note in section.notes:
         yield f'<p class="note">{html.escape(note)}</p>'
 
 
-def _html_block(block: Block) -> str:
+def _html_block(block: Block, *, interactive: bool) -> str:
     if isinstance(block, Text):
         return "".join(f"<p>{html.escape(line)}</p>" for line in block.lines)
     if isinstance(block, Table):
@@ -132,6 +131,8 @@ def _html_block(block: Block) -> str:
     if isinstance(block, Thumbnails):
         return f"<figure>{caption}{_html_thumbnails(block)}</figure>"
     alt = block.alt or f"{block.title}: {block.y} against {block.x}"
+    if not interactive:
+        return drawing(page_figure(block), alt, caption=caption)
     # "</script>" would end the element early, and "<!--<script" would extend it to the end of the page; in JSON,
     # "\u003c" is the same character.
     data = json.dumps(plotly(block), ensure_ascii=False).replace("<", "\\u003c")

@@ -14,11 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from contrapose.lab.counts import count_of
 from contrapose.lab.modalities import Split
 from contrapose.lab.report.document import Chart, Document, Section, Text
 from contrapose.lab.studies.claims import HOLDS, TOO_SHORT, Claim, Verdict, is_monotonic
 from contrapose.lab.studies.collect import document, verdicts
-from contrapose.lab.studies.loss_comparison import count_epochs, describe, learned, rows_of, show_comparison
+from contrapose.lab.studies.loss_comparison import describe, learned, rows_of, show_comparison
 from contrapose.lab.studies.measures import Map
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.scores import KNN
@@ -124,7 +125,7 @@ def demo(weights: Path, size: Size, split: Split) -> Plan:
     rows += [Row(name=name, changes={"loss": loss}) for name, loss in OTHER_LOSSES.items()]
     base = {**size.settings, "init": str(weights)}
     description = describe(Run(**base), split)
-    pretraining = count_epochs(size.pretraining_epochs)
+    pretraining = count_of(size.pretraining_epochs, "epoch")
     start = (
         f"All losses start from one encoder, trained for {pretraining} with NT-Xent at τ = {START_TEMPERATURE:g}: this compares"
         " how they continue one training run, not training from scratch."
@@ -157,7 +158,7 @@ def page(plan: Plan, results: Results, root: Path) -> Document:
     # The page begins with the comparison of losses, so it is not repeated below the picture.
     rest = (Text(learned(plan.study, results)[1:]), *(block for block in main.blocks[1:] if block not in planes))
     opening = Section(title="", blocks=planes, name="demo-plane")
-    return replace(whole, sections=(opening, replace(main, blocks=rest), *others))
+    return replace(whole, sections=(opening, replace(main, blocks=rest), *others), interactive=False)
 
 
 def statement(plan: Plan, results: Results) -> str:

@@ -10,9 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from contrapose.lab.counts import count_of
 from contrapose.lab.modalities import Split
-from contrapose.lab.report.document import Block, Chart, Number, Picture, Series, Table, Text
+from contrapose.lab.report.document import Block, Chart, Document, Number, Picture, Series, Table, Text
 from contrapose.lab.studies.collapse import collapse_sentences
+from contrapose.lab.studies.collect import document
 from contrapose.lab.studies.differences import Difference, differences, in_words, list_words
 from contrapose.lab.studies.report_blocks import map_chart, table
 from contrapose.lab.studies.results import Cell, Results
@@ -39,16 +41,12 @@ def describe(run: Run, split: Split, score: Score = KNN) -> Description:
     """Describe the data and the settings that the runs of a comparison share."""
     test = f"{len(split.test):,} {score.test_samples}" if split.test is not None else f"no {score.test_samples}"
     neighbours = f", {run.knn} neighbours in the kNN accuracy" if score is KNN else ""
+    epochs = count_of(run.epochs, "epoch")
     return Description(
         data=f"Data: {run.data}, {len(split.train):,} {score.training_samples} and {test}.",
-        settings=f"Encoder {run.encoder}, {count_epochs(run.epochs)} in batches of {run.batch}, views {run.views}{neighbours}.",
+        settings=f"Encoder {run.encoder}, {epochs} in batches of {run.batch}, views {run.views}{neighbours}.",
         sheet=run.kind.contact_sheet(split.train, run.view_maker(), seed=run.seed),
     )
-
-
-def count_epochs(epochs: int) -> str:
-    """Return a number of epochs in words."""
-    return "1 epoch" if epochs == 1 else f"{epochs} epochs"
 
 
 def rows_of(rows: Iterable[Row], score: Score = KNN) -> tuple[Row, ...]:
@@ -133,6 +131,7 @@ def show_comparison(study: Study, results: Results, description: Description) ->
     return blocks
 
 
+<<<<<<< HEAD
 def _lines(study: Study) -> dict[str, list[Row]]:
     """Return the rows of each line of temperatures, keyed by the name of its loss."""
     names = dict.fromkeys(row.series for row in study.rows if row.series)
@@ -141,6 +140,19 @@ def _lines(study: Study) -> dict[str, list[Row]]:
 
 def _plane(results: Results, lines: Lines, others: Sequence[Row]) -> Chart:
     series = [_uniformity_tolerance(results, rows, name) for name, rows in lines.items()]
+=======
+def page(plan: Plan, results: Results, root: Path) -> Document:
+    """Return the report of a comparison, which starts with what was learned."""
+    title, lead = f"Losses on {plan.sets[0].name}", " ".join(learned(plan.study, results))
+    whole = document([plan], results.seeds, root, title=title, lead=lead)
+    main, *others = whole.sections
+    # Without the first block, which is the lead, and the question, which the lead has answered.
+    return replace(whole, sections=(replace(main, lead="", blocks=main.blocks[1:]), *others), interactive=False)
+
+
+def _plane(results: Results, line: Sequence[Row], others: Sequence[Row]) -> Chart:
+    series = [_uniformity_tolerance(results, line, "NT-Xent")] if line else []
+>>>>>>> i40-pages
     series += [_uniformity_tolerance(results, [row], row.name) for row in others]
     return Chart(
         title="Spread out, or keep classes together",

@@ -204,7 +204,7 @@ class Model(nn.Module):
         )
 
     def probe_scores(self, split: Split, name: str, *, epochs: int = 0) -> dict[str, float | None]:
-        """Return a linear probe's accuracies, keyed by their names in the records; top-5 is None with fewer than five classes.
+        """Return a linear probe's accuracies, keyed by their names in the records; top-5 is None with at most five classes.
 
         split    data sets with labels, such as `prepare(run)`
         name     a name in `PROBES`

@@ -89,8 +89,8 @@ def check_same_data(split: Split, run: Run, folder: Path) -> None:
                 "another --out to start over"
             )
         raise ValueError(
-            f"data: the {len(split.train)} {run.kind.noun} in {run.data} are not the {recorded['images']} that {folder} was "
-            "trained on; use another --out to start over"
+            f"data: the {len(split.train)} {run.kind.sample_noun(split.train)} in {run.data} are not the {recorded['images']} "
+            f"that {folder} was trained on; use another --out to start over"
         )
 
 
@@ -153,9 +153,10 @@ def load_own_data(run: Run, folder: Path, root: Path | None, log: Callable[[str]
         splits.append(prepare(replace(run, data=path), root, folder=folder))
         if same_data(splits[-1], recorded):
             return splits[-1]
+    train = splits[0].train
     log(
-        f"data: the {len(splits[0].train)} {run.kind.noun} in {(paths or [run.data])[0]} are not the {recorded['images']} that "
-        f"{folder} was trained on; --data PATH evaluates on other data"
+        f"data: the {len(train)} {run.kind.sample_noun(train)} in {(paths or [run.data])[0]} are not the {recorded['images']} "
+        f"that {folder} was trained on; --data PATH evaluates on other data"
     )
     return splits[0]
 

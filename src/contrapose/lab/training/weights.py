@@ -7,24 +7,15 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from contrapose.lab.networks.encoder import Encoder
+from contrapose.lab.networks.weight_files import write_tensors
 
 
 def export(encoder: Encoder, path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write the encoder's weights, without the head, under the parameter names of the library that defines the encoder."""
-    from safetensors.torch import save_file
-
-    save_file(untied(encoder.network.state_dict()), str(path), metadata=dict(metadata or {}))
-
-
-def untied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies on the CPU that share no memory, because safetensors rejects tied weights (one tensor, several names)."""
-    return {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
-    }
+    write_tensors(path, encoder.network.state_dict(), metadata)
 
 
 # Encoders whose layers have a counterpart in detectron2, whose ResNets have the stem for large images.

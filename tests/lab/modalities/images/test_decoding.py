@@ -275,7 +275,7 @@ def test_the_limit_is_a_setting_of_the_data(tmp_path: Path, capsys: pytest.Captu
     assert "large.png: 60 × 50 pixels are more than 0.001 megapixels" in capsys.readouterr().out
     main(["data", "check", str(tmp_path / "mine")])
     main([*command, *limit, "--skip-broken"])
-    assert "1 broken files are left out" in capsys.readouterr().out
+    assert "1 broken file is left out" in capsys.readouterr().out
 
 
 def test_damaged_metadata_is_no_reason_to_refuse(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_a_mixed_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         "rotated by their EXIF data: 8",
         "warning: 4 images are smaller than a quarter of the median of",
         "with 8 × 8",
-        "warning: 4 images have an aspect ratio of 4:1 or more",
+        "warning: 4 images with an aspect ratio of 4:1 or more",
         "with 2000 × 30",
         "corrupt.jpg: OSError: image file is truncated",
         "empty.png: the file is empty",
@@ -47,18 +47,18 @@ def test_duplicates_and_small_classes(tmp_path: Path) -> None:
             for i in range(2 if (part, name) == ("train", "discs") else 12):
                 colour = (20 * i, 60 * label, 200 if part == "test" else 0)
                 Image.new("RGB", (40, 40), colour).save(folder / part / name / f"{i}.png")
-    assert inspect(load(str(folder))).warnings == ("1 classes have very few training images, for example discs with 2",)
+    assert inspect(load(str(folder))).warnings == ("1 class with very few training images, for example discs with 2",)
     shutil.copy(folder / "train" / "checks" / "0.png", folder / "test" / "checks" / "leak.png")
     shutil.copy(folder / "train" / "checks" / "1.png", folder / "train" / "vertical" / "other.png")
     shutil.copy(folder / "train" / "checks" / "2.png", folder / "train" / "checks" / "again.png")
     inspection = inspect(load(str(folder)))
     leak, contradiction, twice = inspection.warnings[1:]
     assert leak.startswith(
-        "1 files with the same content are both training and test images, so scores will be too high"
+        "1 group of files with the same content in both training and test images, so scores will be too high"
     )
     assert "leak.png" in leak
-    assert contradiction.startswith("1 files with the same content are in several classes")
+    assert contradiction.startswith("1 group of files with the same content in several classes")
     assert "other.png" in contradiction
-    assert twice.startswith("2 files with the same content are in the training images several times")
+    assert twice.startswith("2 groups of files with the same content in the training images several times")
     assert summary(inspection.files)[1] == "sizes: 40 × 40 (89)"
     assert not inspection.problems

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from contrapose.lab.counts import count_of, is_or_are
 from contrapose.lab.modalities.images.decoding import ENDINGS
 
 ANNOTATIONS = (
@@ -111,7 +112,8 @@ def _notes(folder: Path, members: dict[str, list[Path]], others: list[Path]) -> 
         notes.append(f"data: {empty[0]}/{rest} in {folder} {are}")
     if others:
         notes.append(
-            f"data: {len(others):,} files under {folder} are not read, for example {others[0].name}; "
+            f"data: {count_of(len(others), 'file')} under {folder} {is_or_are(len(others))} not read, for example "
+            f"{others[0].name}; "
             "convert them to PNG or JPEG to use them"
         )
     return tuple(notes)

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from contrapose.lab.counts import count_of, is_or_are
 from contrapose.lab.modalities.images.decoding import ImagePath, Problem, as_rgb, open_image, read_all
 from contrapose.lab.modalities.images.stream import Files
 from contrapose.lab.modalities.modality import BrokenFiles, DataSettings
@@ -72,18 +73,19 @@ def describe_image_files(split: Split, data: str) -> Iterator[str]:
     yield f"{readable:,} of {readable + broken:,} images can be read"
     if broken:
         yield "train, evaluate and embed leave the broken files out with --skip-broken"
-        raise BrokenFiles(f"{broken} files of {data} cannot be read")
+        raise BrokenFiles(f"{count_of(broken, 'file')} of {data} cannot be read")
 
 
 def _contents(images: Source) -> str:
     """Describe a split: its number of images, and its classes with their counts."""
     if images.labels is None:
-        return f"{len(images):,} images, no classes"
+        return f"{count_of(len(images), 'image')}, no classes"
     counts = images.counts()
+    size = f"{count_of(len(images), 'image')}, {count_of(len(counts), 'class')}"
     if not images.classes or len(counts) > 12:
-        return f"{len(images):,} images, {len(counts)} classes of {min(counts):,} to {max(counts):,}"
+        return f"{size} of {min(counts):,} to {max(counts):,}"
     listing = ", ".join(f"{name} {count:,}" for name, count in zip(images.classes, counts, strict=True))
-    return f"{len(images):,} images, {len(counts)} classes: {listing}"
+    return f"{size}: {listing}"
 
 
 def inspect(split: Split) -> Inspection:
@@ -136,15 +138,15 @@ def _outliers(files: Sequence[ImageFile]) -> Iterator[str]:
     if small:
         one = min(small, key=lambda file: file.shorter)
         yield (
-            f"{len(small):,} images are smaller than a quarter of the median of {usual:g} pixels, "
+            f"{count_of(len(small), 'image')} {is_or_are(len(small))} smaller than a quarter of the median of {usual:g} pixels, "
             f"for example {one.path} with {one.width} × {one.height}"
         )
     elongated = [file for file in files if max(file.width, file.height) >= _ELONGATED * file.shorter]
     if elongated:
         one = max(elongated, key=lambda file: max(file.width, file.height) / file.shorter)
         yield (
-            f"{len(elongated):,} images have an aspect ratio of {_ELONGATED}:1 or more; evaluation sees their centre only, "
-            f"for example {one.path} with {one.width} × {one.height}"
+            f"{count_of(len(elongated), 'image')} with an aspect ratio of {_ELONGATED}:1 or more; evaluation sees only the "
+            f"centre, for example {one.path} with {one.width} × {one.height}"
         )
 
 
@@ -157,7 +159,7 @@ def _small_classes(train: Source) -> Iterator[str]:
     few = [name for name, count in counts.items() if count < least]
     if few:
         smallest = min(few, key=lambda name: counts[name])
-        yield f"{len(few):,} classes have very few training images, for example {smallest} with {counts[smallest]:,}"
+        yield f"{count_of(len(few), 'class')} with very few training images, for example {smallest} with {counts[smallest]:,}"
 
 
 def _duplicates(files: Sequence[ImageFile], label_of: dict[ImagePath, str]) -> Iterator[str]:
@@ -170,12 +172,13 @@ def _duplicates(files: Sequence[ImageFile], label_of: dict[ImagePath, str]) -> I
     leaks = [paths for paths in repeated if 0 < sum(path in label_of for path in paths) < len(paths)]
     contradictions = [paths for paths in within if len({label_of[path] for path in paths if path in label_of}) > 1]
     for groups, consequence in (
-        (leaks, "are both training and test images, so scores will be too high"),
-        (contradictions, "are in several classes"),
-        (within, "are in the training images several times"),
+        (leaks, "in both training and test images, so scores will be too high"),
+        (contradictions, "in several classes"),
+        (within, "in the training images several times"),
     ):
         if groups:
-            yield f"{len(groups):,} files with the same content {consequence}, for example {groups[0][0]} and {groups[0][1]}"
+            count = count_of(len(groups), "group")
+            yield f"{count} of files with the same content {consequence}, for example {groups[0][0]} and {groups[0][1]}"
 
 
 def summary(files: Sequence[ImageFile]) -> list[str]:

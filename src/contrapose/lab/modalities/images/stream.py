@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from contrapose.child_processes import process_context
+from contrapose.lab.counts import count_of, is_or_are
 from contrapose.lab.modalities.images.decoding import (
     ImagePath,
     Problem,
@@ -240,7 +241,8 @@ def without_broken(split: Split, recipe: Recipe) -> Split:
     readable = split.map(keep_readable)
     if not problems:
         return readable
-    note = f"data: {len(problems):,} broken files are left out, after all files were decoded once: {_some(problems)}"
+    count = f"{count_of(len(problems), 'broken file')} {is_or_are(len(problems))}"
+    note = f"data: {count} left out, after all files were decoded once: {_some(problems)}"
     return replace(readable, notes=(*split.notes, note))
 
 

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from contrapose.lab.modalities.text.vocabulary import save_tokenizer
+from contrapose.lab.networks.weight_files import set_default_mode
 
 # Without any of these files, transformers builds a BERT tokenizer with an empty vocabulary.
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
@@ -71,9 +75,24 @@ def write_folder(folder: Path, encoder: Any, tokenizer: Any, *, length: int, wei
         (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
     save_tokenizer(tokenizer, folder)
     if weights:
-        encoder.model.save_pretrained(folder)
+        encoder.model.save_pretrained(folder, state_dict=_all_weights(encoder.model))
+        for file in folder.glob("*.safetensors"):
+            set_default_mode(file)
     else:
         encoder.model.config.save_pretrained(folder)
+
+
+def _all_weights(model: Any) -> dict[str, Tensor]:
+    """Return the weights of a transformer, and zeros for parameters that its class has and the trained encoder lacks.
+
+    BERT's pooler is one: without it, transformers would warn about newly initialised weights and initialise it at random.
+    """
+    with torch.device("meta"):  # nothing is allocated
+        expected = type(model)(model.config).state_dict()
+    weights: dict[str, Tensor] = model.state_dict()
+    return weights | {
+        name: torch.zeros(tensor.shape, dtype=tensor.dtype) for name, tensor in expected.items() if name not in weights
+    }
 
 
 def _read_modules(path: Path) -> dict[str, str]:

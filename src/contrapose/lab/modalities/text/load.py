@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contrapose.lab.counts import count_of
 from contrapose.lab.modalities.modality import DataSettings
 from contrapose.lab.modalities.source import Retrieval, Split
 from contrapose.lab.modalities.text.built_in import BUILT_IN, BuiltInTexts
@@ -77,7 +78,7 @@ def load(
     if neighbours:  # before some rows are sampled, whose neighbours may be left out
         split = replace(split, train=rows.with_neighbours())
     if isinstance(texts, TextFile) and texts.skipped:
-        note = f"{texts.skipped:,} rows of {settings.data} cannot be used and are left out (--skip-broken)"
+        note = f"left out (--skip-broken): {count_of(texts.skipped, 'row')} of {settings.data} that cannot be used"
         split = replace(split, notes=(note, *split.notes))
     if 0 < settings.limit < len(split.train):
         split = replace(split, train=split.train.subset(sample_rows(len(split.train), settings.limit)))

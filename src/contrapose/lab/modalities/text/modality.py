@@ -23,7 +23,11 @@ from contrapose.lab.modalities.text.folder import write_folder
 from contrapose.lab.modalities.text.inspection import describe_texts
 from contrapose.lab.modalities.text.load import all_pairs, is_text, learn_tokenizer, load, open_data
 from contrapose.lab.modalities.text.pretrained import load_sentence_encoder, load_tokenizer, longest_input, quiet
+<<<<<<< HEAD
 from contrapose.lab.modalities.text.sentences import Sentences, weigh_tokens
+=======
+from contrapose.lab.modalities.text.sentences import Sentences, count_tokens, row_noun
+>>>>>>> i40-pages
 from contrapose.lab.modalities.text.settings import SMOKE_TEXT, TEXT_SETTINGS
 from contrapose.lab.modalities.text.suggest import suggest
 from contrapose.lab.modalities.text.usage import usage
@@ -58,6 +62,10 @@ class TextModality(Modality[TextViews]):
         "has no labels and no held-out pairs to score with; give a file of pairs (and --hold-out above 0), or score sentences "
         "with --extra-metrics sts:FILE@1, or with --sts FILE or --transfer FILE of `contrapose evaluate`"
     )
+
+    def sample_noun(self, source: Source) -> str:
+        """Return sentences or pairs: what the rows are called."""
+        return row_noun(source.columns) if isinstance(source, Sentences) else self.noun
 
     def recognises(self, data: str) -> bool:
         """Return whether the data is the built-in set, or a file whose name ends like a text file's."""

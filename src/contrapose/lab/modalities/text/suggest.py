@@ -11,6 +11,7 @@ import torch
 from contrapose.lab.modalities.modality import DataSettings, Suggestion
 from contrapose.lab.modalities.text.encoders import EncoderName
 from contrapose.lab.modalities.text.load import open_data
+from contrapose.lab.modalities.text.sentences import row_noun
 from contrapose.lab.modalities.text.views import SCRATCH_VIEWS
 
 _PRETRAINED = {"epochs": 1, "lr": 3e-5}  # SimCSE's
@@ -46,8 +47,7 @@ def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.dev
         epochs = round(steps * picked["batch"] / max(1, count))
         picked |= {"epochs": min(_EPOCHS[1], max(_EPOCHS[0], epochs)), "lr": _SCRATCH_LR[name.base]}
     new = {name: value for name, value in picked.items() if name not in chosen}
-    what = "sentences" if columns == 1 else f"rows of {columns} texts"
-    return Suggestion(new, count, f"{count:,} {what}")
+    return Suggestion(new, count, f"{count:,} {row_noun(columns)}")
 
 
 def _encoder(device: torch.device, *, pretrained: bool) -> str:

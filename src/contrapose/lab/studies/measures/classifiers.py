@@ -93,7 +93,7 @@ class NearestNeighbours(Evaluation):
         return Words(f"{self.k}-NN {_ACCURACY[self.top]}", of)
 
     def evaluate(self, context: Context) -> dict[str, Any]:
-        """Return top-1 and top-5 accuracy; top-5 is None with fewer than five classes."""
+        """Return top-1 and top-5 accuracy; top-5 is None with at most five classes."""
         train, *rest = _labelled_features(context.model, context.split)
         # Smoke-scale data can have fewer training images than the paper has neighbours.
         scores = KNN(min(self.k, len(train)), self.votes)(train, *rest)

@@ -13,8 +13,8 @@ from contrapose.lab.training.run import Run
 
 def check_samples(run: Run, split: Split) -> None:
     """Raise ValueError if batches, neighbours or negatives need more samples than the data has, or if labels are missing."""
-    size, noun = len(split.train), run.kind.noun
-    _check_batch(run, size)
+    size, noun = len(split.train), run.kind.sample_noun(split.train)
+    _check_batch(run, size, noun)
     if run.needs_labels and split.train.labels is None:
         raise ValueError(f"loss: {run.loss} needs labels, but the training {noun} in {run.data} have none")
     if split.probe is not None and run.knn > len(split.probe):
@@ -29,7 +29,7 @@ def check_samples(run: Run, split: Split) -> None:
         )
     if run.extra_metrics and run.kind.tower_count > 1:
         raise ValueError(
-            f"extra_metrics: {run.extra_metrics[0]} is for runs with one encoder, but a run on {noun} has two"
+            f"extra_metrics: {run.extra_metrics[0]} is for runs with one encoder, but a run on {run.kind.noun} has two"
         )
     check_record(run.extra_metrics, split, run.batch, run.kind.recorded)
     # The bank is as large as the data set, so this cannot be checked before the data is known.
@@ -37,8 +37,8 @@ def check_samples(run: Run, split: Split) -> None:
         check_hardest(run, size - 1)
 
 
-def _check_batch(run: Run, size: int) -> None:
-    step, noun = run.batch * run.accumulate, run.kind.noun
+def _check_batch(run: Run, size: int, noun: str) -> None:
+    step = run.batch * run.accumulate
     if step > size:
         fits = 2 ** int(math.log2(max(2, size // run.accumulate)))
         raise ValueError(
