@@ -44,7 +44,8 @@ class Compare(DeviceOption):
     """Train with several losses on your own data, and report which losses give a more accurate encoder.
 
     A folder of images needs one subfolder per class; if the folder has train/ and test/, each of the two needs the subfolders.
-    Losses are compared by kNN accuracy on images, and by recall@1 on the held-out pairs in a file of text pairs. All training
+    Losses are compared by kNN accuracy on images, by recall@1 on the held-out pairs in a file of text pairs, and by text-to-image
+    recall@1 on the held-out images with captions. All training
     options of `train` except --loss and --seed are available. Each loss is trained with the framework and the head that it
     needs, unless you set them. Each comparison writes its own report; run the same command again to resume.
     """
@@ -61,8 +62,9 @@ class Compare(DeviceOption):
         "device": "cpu, cuda or one GPU, such as cuda:1",
     }
     given: Annotated[RunOptions, arg(name="")]
-    losses: str = "simclr,dystress,cacr,balanced"
-    """Losses, separated by commas, each as in `train --loss`."""
+    losses: str = ""
+    """Losses, separated by commas, each as in `train --loss`; default: simclr,dystress,cacr,balanced, or
+    clip,siglip,dystress,cacr for images with captions."""
     seeds: int = 3
     """Number of runs per loss. A single run takes a third of the time of three, but cannot show which differences are due to
     chance."""
@@ -83,9 +85,8 @@ class Compare(DeviceOption):
         requested = make_run(self.given)
         check_init(requested, self.runs_dir)
         requested.kind.check_data(requested.data)
-        requested.kind.check_comparison(requested.data)
         run = resolve(requested, own_device())
-        losses = split_losses(self.losses)
+        losses = split_losses(self.losses or run.kind.compared_losses)
         split = prepare(run, self.data_root)
         print_notes(split)
         plan = comparison(run, losses, split, given=self.given)

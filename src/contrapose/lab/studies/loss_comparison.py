@@ -34,7 +34,8 @@ class Description:
 
 def describe(run: Run, split: Split, score: Score = KNN) -> Description:
     """Describe the data and the settings that the runs of a comparison share."""
-    test = f"{len(split.test):,} {score.test_samples}" if split.test is not None else f"no {score.test_samples}"
+    held_out = score.held_out or score.test_samples
+    test = f"{len(split.test):,} {held_out}" if split.test is not None else f"no {held_out}"
     neighbours = f", {run.knn} neighbours in the kNN accuracy" if score is KNN else ""
     return Description(
         data=f"Data: {run.data}, {len(split.train):,} {score.training_samples} and {test}.",
