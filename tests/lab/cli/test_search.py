@@ -274,7 +274,7 @@ def test_a_trained_run_is_evaluated_and_searched(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = "--encoder tiny --text-encoder tiny --size 32 --batch 3 --epochs 60 --lr 0.003 --warmup 0 --knn-every 60"
+    settings = "--encoder tiny --text-encoder tiny --size 32 --batch 3 --epochs 30 --lr 0.003 --warmup 0 --knn-every 30"
     main(["train", "--data", str(data), "--hold-out", "0", "--metrics", "0", "--out", "run", *settings.split()])
     capsys.readouterr()
     main(
