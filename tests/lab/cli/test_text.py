@@ -16,7 +16,7 @@ from contrapose.lab.cli import main
 from contrapose.lab.modalities.text.pretrained import load_sentence_encoder
 from contrapose.lab.modalities.text.sentences import Sentences
 from contrapose.lab.training import Run, load, prepare, resolve
-from contrapose.lab.training.card import model_card
+from contrapose.lab.training.card import ExportedEncoder
 from contrapose.lab.training.records.files import read_records
 
 TOPICS = ("rivers", "loops", "violins", "taxes", "bread")
@@ -71,7 +71,7 @@ def test_exported_folder_gives_equal_features_everywhere(
     assert f"or here as hf:{out}" in output.out
     assert output.err == ""  # no progress bars of transformers
     card = (out / "README.md").read_text()
-    assert card == model_card(load(folder / "run", device="cpu"), folder / "run", str(out))
+    assert card == ExportedEncoder(load(folder / "run", device="cpu"), "text").card(folder / "run", str(out))
     assert "recall@1: " in card
     assert f"SentenceTransformer({str(out)!r})" in card
     expected = load(folder / "run", device="cpu").embed(FIRST)
@@ -173,8 +173,25 @@ def test_the_map_of_texts_shows_them(folder: Path, tmp_path: Path, capsys: pytes
     assert out.stat().st_size > 5000
     page = (tmp_path / "map.html").read_text()
     for text in FIRST:
-        assert text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") in page
+        assert text.replace("<", "\\u003c") in page
+    assert "<h1>PCA of the encoder output of 40 sentences</h1>" in page
+    assert len(page) < 50_000  # without plotly's script
     assert "at least 10 embeddings" in error_message(capsys, *arguments)  # 8 pairs are held out
+
+
+def test_search_finds_the_nearest_texts(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    main(["search", str(folder / "run"), FIRST[7], "-k", "2", *root(folder)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == f"   1  1.000  {FIRST[7]}"
+    assert len(lines) == 4
+    page = (tmp_path / "search.html").read_text()
+    assert "40 texts of <bdi>pairs.tsv" in page
+    assert "&lt;they&gt;" in page
+    assert "<img" not in page
 
 
 def test_held_out_texts_are_those_of_the_file(folder: Path) -> None:

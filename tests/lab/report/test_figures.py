@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import html
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,12 +11,9 @@ import torch
 from PIL import Image
 
 from contrapose.explanation import Subject, relative_penalty
-from contrapose.lab.report.document import Chart
-from contrapose.lab.report.embedding import NamedEmbedding, map_figure, map_page, map_points, project_to_plane
-from contrapose.lab.report.interactive import plotly
+from contrapose.lab.report.embedding import NamedEmbedding, map_figure, map_points, map_title, project_to_plane
 from contrapose.lab.report.loss import explain_figure
 from contrapose.lab.report.page import drawing, page, section
-from contrapose.lab.report.render import as_html
 from contrapose.lab.report.style import save
 
 
@@ -50,7 +46,7 @@ def random_embedding(d: int, n: int = 30) -> NamedEmbedding:
 @pytest.mark.parametrize(("method", "d"), [("pca", 5), ("tsne", 5), ("sphere", 3)])
 def test_map_figure(method: str, d: int, tmp_path: Path) -> None:
     embedding = random_embedding(d)
-    figure = map_figure([embedding, embedding], map_points([embedding, embedding], method))
+    figure = map_figure("a map", [embedding, embedding], map_points([embedding, embedding], method))
     assert len(figure.axes) == 2
     drawn = [c for c in figure.axes[0].collections if c.get_label() in ("a", "b", "c")]
     assert [np.asarray(c.get_offsets()).shape for c in drawn] == [(10, 2)] * 3
@@ -65,26 +61,18 @@ def test_the_map_of_a_collapsed_embedding_is_one_point(method: str, tmp_path: Pa
     z = torch.eye(4)[0].expand(30, -1)
     assert not project_to_plane(z, method, 0).any()
     collapsed = [NamedEmbedding("collapsed", z, torch.arange(30) % 3)]
-    save(map_figure(collapsed, map_points(collapsed, method)), tmp_path / "map.png")
+    save(map_figure("a map", collapsed, map_points(collapsed, method)), tmp_path / "map.png")
 
 
-def test_a_map_of_texts_shows_each_text_of_its_points() -> None:
-    z = torch.nn.functional.normalize(torch.randn(12, 5), dim=1)
-    texts = tuple(f'if a < {i} & "b": </script> {"word " * 30}' for i in range(12))
-    embedding = NamedEmbedding("random", z, scores={"recall@1": 25.0}, texts=texts)
-    assert embedding.caption.endswith("; encoder recall@1 25.0 %")
-    points = map_points([embedding], "pca")
-    (chart,) = map_page("Texts", [embedding], points).sections[0].blocks
-    assert isinstance(chart, Chart)
-    (series,) = chart.series
-    torch.testing.assert_close(torch.tensor([series.x, series.y]).T, points[0].float())
-    (trace,) = cast("list[dict[str, Any]]", plotly(chart)["data"])
-    lines = trace["hovertext"][3].split("<br>")
-    assert html.unescape(" ".join(lines)) == texts[3].strip()  # plotly would take a plain "<" for a tag
-    assert max(map(len, lines)) < 100
-    assert "</script> word" not in as_html(map_page("Texts", [embedding], points))
-    figure = map_figure([embedding], points)
-    assert np.asarray(figure.axes[0].collections[0].get_offsets()).shape == (12, 2)
+def test_titles_say_what_is_drawn() -> None:
+    embedding = replace(random_embedding(5), noun="images")
+    assert map_title([embedding, embedding], "tsne") == "t-SNE of the projector output of 30 images"
+    other = replace(embedding, output="encoder output", noun="sentences")
+    assert map_title([other], "pca") == "PCA of the encoder output of 30 sentences"
+    assert other.caption.startswith("random: encoder -U ")
+    assert map_title([embedding], "sphere") == "Projector output of 30 images on the sphere"
+    figure = map_figure("t-SNE of $5", [embedding], map_points([embedding], "pca"))
+    assert figure.get_suptitle() == r"t-SNE of \$5"
 
 
 def test_bad_input_is_rejected() -> None:

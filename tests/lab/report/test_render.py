@@ -6,7 +6,6 @@ import html
 import io
 import json
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from browser import chromium, needs_chromium
 from matplotlib.figure import Figure
 
 from contrapose.explanation import Subject
@@ -198,30 +198,21 @@ def test_a_hostile_name_is_text_in_figures() -> None:
 def hostile_figure() -> Figure:
     z = torch.nn.functional.normalize(torch.randn(12, 3, generator=torch.Generator().manual_seed(0)), dim=1)
     embedding = NamedEmbedding(HOSTILE, z, torch.arange(12) % 2, (HOSTILE, HOSTILE))
-    return map_figure([embedding], map_points([embedding], "pca"))
-
-
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
+    return map_figure(HOSTILE, [embedding], map_points([embedding], "pca"))
 
 
 @pytest.fixture
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+    with chromium() as context:
+        yield context
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+@needs_chromium
 def test_interaction_in_a_browser(browser: Any, tmp_path: Path) -> None:
     path = write(DOCUMENT, tmp_path / "page")
-    context = browser.new_context(offline=True)
-    page, errors = context.new_page(), []
+    page, errors = browser.new_page(), []
+    page.set_viewport_size({"width": 1280, "height": 800})
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(path.as_uri())
@@ -296,10 +287,11 @@ CROWDED = Chart("Crowded", "-U: images spread evenly →", "T: classes stay toge
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+@needs_chromium
 def test_no_texts_collide_on_a_phone(browser: Any, tmp_path: Path) -> None:
     path = write(Document("A page", "", (Section("Part", blocks=(CROWDED,), name="part"),)), tmp_path)
-    page = browser.new_context(offline=True, viewport={"width": 380, "height": 800}).new_page()
+    page = browser.new_page()
+    page.set_viewport_size({"width": 380, "height": 800})
     page.goto(path.as_uri())
     page.wait_for_selector(".js-plotly-plot .legend .legendtext")
     selectors = ".textpoint text, .xtitle, .ytitle, .legend .legendtext, .xtick text, .ytick text, figcaption"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from captioned import COLOURS, SIZE, captions_of, run_of, trainer_of, write_folder, write_tars
@@ -20,9 +21,11 @@ from contrapose.lab.cli import main
 from contrapose.lab.modalities.captions.captions import Captions
 from contrapose.lab.modalities.captions.evaluation import embed_both
 from contrapose.lab.modalities.captions.views import CaptionViews
+from contrapose.lab.modalities.text.pretrained import load_sentence_encoder
 from contrapose.lab.training import Model, Run, Trainer, drain, load, prepare
 from contrapose.lab.training.eager import EagerSteps
 from contrapose.lab.training.graphed import GraphedSteps, TensorStep
+from contrapose.lab.training.model import load_any
 
 
 @pytest.fixture(scope="module")
@@ -251,26 +254,108 @@ def test_a_run_learns_and_its_model_embeds_both_sides(data: Path, tmp_path: Path
     assert model.evaluate(split) == trainer.model.evaluate(trainer.split)
 
 
+def test_embed_writes_features_of_images_and_captions(trained: Path, data: Path, tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    root = ["--data-root", str(tmp_path)]
+    main(["embed", str(trained), str(data), "--out", str(tmp_path / "features.npz"), *root])
+    arrays = np.load(tmp_path / "features.npz")
+    model = load_any(trained, device="cpu")
+    paths = [Path(path) for path in arrays["train_paths"].tolist()]
+    texts = arrays["train_texts"].tolist()
+    np.testing.assert_allclose(arrays["train_features"], model.towers["images"].embed(paths), atol=1e-5)
+    np.testing.assert_allclose(arrays["train_text_features"], model.towers["text"].embed(texts), atol=1e-5)
+    owners = arrays["train_image_of_text"].tolist()
+    assert [texts[i] for i, owner in enumerate(owners) if owner == 3] == captions_of(3, list(COLOURS)[3])
+    assert len(arrays["test_features"]) == 2
+    main(["embed", str(trained), str(data), "--out", str(tmp_path / "features.parquet"), *root])
+    table = parquet.read_table(tmp_path / "features.parquet").to_pydict()
+    assert table["text"] == texts + arrays["test_texts"].tolist()
+    assert table["path"][: len(texts)] == [str(paths[owner]) for owner in owners]
+    np.testing.assert_allclose(np.array(table["features"])[: len(texts)], arrays["train_features"][owners])
+    np.testing.assert_allclose(np.array(table["text_features"])[len(texts) :], arrays["test_text_features"])
+
+
+def test_export_writes_either_encoder(
+    trained: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = load_any(trained, device="cpu")
+    main(["export", str(trained), "--out", str(tmp_path / "images.safetensors")])
+    assert "before the projection into the space in which images and texts are compared" in capsys.readouterr().out
+    exported = contrapose.load(tmp_path / "images.safetensors", device="cpu")
+    paths = [data / "images" / f"{number:02d}.png" for number in range(3)]
+    inputs = exported.views.plain(exported.kind.decode(paths, exported.views))
+    torch.testing.assert_close(exported.embed(paths), model.towers["images"].encoder(inputs).detach())
+    card = (tmp_path / "images.safetensors.md").read_text()
+    assert "text_to_image_recall_1: " in card
+    assert "A tiny encoder" in card
+    main(["export", str(trained), "--out", str(tmp_path / "text")])
+    texts = ["a pink square", "cyan paint"]
+    tower = model.towers["text"]
+    expected = tower.encoder(tower.views.plain(tower.kind.decode(texts, tower.views))).detach()
+    torch.testing.assert_close(load_sentence_encoder(tmp_path / "text")(texts), expected, atol=1e-5, rtol=1e-4)
+    message = error_message(capsys, "export", str(trained), "--out", str(tmp_path / "weights.pkl"))
+    assert "the encoder of" in message
+    assert "use .safetensors" in message
+
+
+def test_the_map_draws_images_and_captions(
+    trained: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "map.html")
+    arguments = ["map", str(trained), "--method", "pca", "-o", out, "--data-root", str(tmp_path)]
+    assert "at least 10 embeddings" in error_message(capsys, *arguments)  # two test images with one caption each
+    split = prepare(replace(run_of(data), hold_out=0.0), tmp_path, folder=trained)
+    z, labels, nouns = load_any(trained, device="cpu").sample_embeddings(split.train, 100)
+    assert z.shape == (20, 16)
+    assert nouns == ("images", "captions")
+    assert labels is not None
+    assert labels.tolist() == [0] * 10 + [1] * 10
+    images, texts = embed_both(load_any(trained, device="cpu").towers, split.train)  # type: ignore[arg-type]
+    torch.testing.assert_close(z[:10], torch.nn.functional.normalize(images, dim=1))
+    first = [0, *torch.tensor([2 + number % 2 for number in range(9)]).cumsum(0).tolist()]
+    torch.testing.assert_close(z[10:], torch.nn.functional.normalize(texts[first], dim=1))
+    main(["map", str(trained), "--data", "shapes", "--images", "40", *arguments[2:]])
+    assert "PCA of the projector output of 40 images and captions\nclip: modality gap " in capsys.readouterr().out
+    page = Path(out).read_text()
+    assert page.count("data-n=") == 40
+    assert " background" in page  # a caption
+
+
 def test_commands_for_one_encoder_refuse_two(
-    trained: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run = str(trained)
-    commands = [
-        ("export", run, "--out", "encoder.safetensors"),
-        ("map", run),
-        ("detect", run, str(tmp_path)),
-        ("embed", run, str(data), "--out", "features.npz"),
-    ]
-    for command in commands:
-        message = error_message(capsys, *command)
-        assert "was trained on captioned images and has two encoders" in message, command
-        assert message.count("\n") == 1
-    message = error_message(capsys, "compare", "--data", str(data), "--losses", "clip,siglip", "--seeds", "1")
-    assert "compare takes labelled images or pairs of texts" in message
+    message = error_message(capsys, "detect", str(trained), str(tmp_path))
+    assert "was trained on captioned images and has two encoders" in message
     assert message.count("\n") == 1
     with pytest.raises(ValueError, match="has two encoders, but this is for runs with one"):
         load(trained)
+
+
+@pytest.mark.thorough
+def test_compare_by_text_to_image_recall(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = (
+        "--views captions --size 16 --encoder tiny --text-encoder tiny --text-length 12 --width 16 --batch 5 --epochs 1"
+    )
+    compare = ["compare", "--data", str(data), *settings.split(), "--metrics", "10", "--jobs", "1", "--seeds", "2"]
+    main([*compare, "--losses", "clip,siglip"])
+    output = capsys.readouterr().out
+    assert "(text-to-image recall@1 on 5 held-out captions, 2 seeds" in output
+    assert "text-to-image recall@1 is 50.0 % with a random ranking, " in output
+    assert "random ranking" in output
+    assert "encoders before training" in output
+    (report,) = Path("reports").iterdir()
+    page = (report / "index.md").read_text()
+    assert "10 training images with captions and 2 held-out images." in page
+    for run in (path for path in Path("runs").iterdir() if path.is_dir()):
+        hits = json.loads((run / "evaluations.json").read_text())["joint_hits"]
+        record = json.loads((run / "records.jsonl").read_text().splitlines()[-1])
+        assert len(hits) == 5
+        assert 100 * hits.count("1") / 5 == pytest.approx(record["text_to_image_recall_1"])
 
 
 @pytest.mark.parametrize(

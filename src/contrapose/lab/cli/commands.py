@@ -62,9 +62,9 @@ COMMANDS = {
         "Write the features that a run's encoder computes for a data set to an .npz or .parquet file.",
     ),
     "search": Command(
-        "modalities.captions.commands.search",
+        "cli.search",
         "Search",
-        "Find the pictures that are nearest to a text or to another picture, with a run on images with captions.",
+        "Find the images that are nearest to an image or, with a run on captions, to a text; with a run on text, nearest texts.",
     ),
     "export": Command(
         "cli.files",

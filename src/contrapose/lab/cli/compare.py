@@ -38,8 +38,6 @@ _DECIDED = {
     "loss": "--losses, which takes all losses to compare: --losses simclr,dystress",
     "seed": "--seeds, the number of seeds 0, 1, …: --seeds 3",
 }
-_LOSSES = "simclr,dystress,cacr,balanced"
-_SWEPT = "simclr"  # the loss whose temperatures are compared by default
 _NAME_LENGTH = 60  # characters in the readable part of a report's folder name; file systems limit its length
 
 
@@ -48,7 +46,8 @@ class Compare(DeviceOption):
     """Train with several losses on your own data, and report which losses give a more accurate encoder.
 
     A folder of images needs one subfolder per class; if the folder has train/ and test/, each of the two needs the subfolders.
-    Losses are compared by kNN accuracy on images, and by recall@1 on the held-out pairs in a file of text pairs. All training
+    Losses are compared by kNN accuracy on images, by recall@1 on the held-out pairs in a file of text pairs, and by text-to-image
+    recall@1 on the held-out images with captions. All training
     options of `train` except --loss and --seed are available. Each loss is trained with the framework and the head that it
     needs, unless you set them. Each comparison writes its own report; run the same command again to resume.
     """
@@ -66,8 +65,8 @@ class Compare(DeviceOption):
     }
     given: Annotated[RunOptions, arg(name="")]
     losses: str = ""
-    """Losses, separated by commas, each as in `train --loss`; default: simclr,dystress,cacr,balanced, or simclr with
-    --temperatures."""
+    """Losses, separated by commas, each as in `train --loss`; default: simclr,dystress,cacr,balanced, for images with captions
+    clip,siglip,dystress,cacr, and with --temperatures only the first of them."""
     temperatures: tuple[str, ...] = ()
     """Train each loss at each of these temperatures, such as --temperatures 0.05 0.1 0.2 0.5; LOW:HIGH is cosine(LOW, HIGH)."""
     seeds: int = 3
@@ -90,9 +89,8 @@ class Compare(DeviceOption):
         requested = make_run(self.given)
         check_init(requested, self.runs_dir)
         requested.kind.check_data(requested.data)
-        requested.kind.check_comparison(requested.data)
         run = resolve(requested, own_device())
-        losses = self.all_losses
+        losses = self.all_losses(run.kind.compared_losses)
         split = prepare(run, self.data_root)
         print_notes(split)
         plan = comparison(run, losses, split, given=self.given)
@@ -107,12 +105,13 @@ class Compare(DeviceOption):
         if failures:
             raise SystemExit(exits.FAILED)
 
-    @property
-    def all_losses(self) -> list[str]:
-        """All losses to compare: those of --losses, at each of --temperatures if there are any."""
+    def all_losses(self, default: str) -> list[str]:
+        """Return the losses to compare: those of --losses or the default ones, at each of --temperatures if there are any."""
+        losses = split_losses(self.losses or default)
         if not self.temperatures:
-            return split_losses(self.losses or _LOSSES)
-        losses = split_losses(self.losses or _SWEPT)
+            return losses
+        if not self.losses:
+            losses = losses[:1]
         return list(dict.fromkeys(with_temperature(loss, t) for loss in losses for t in self.temperatures))
 
 

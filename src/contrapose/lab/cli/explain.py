@@ -67,7 +67,8 @@ class Explain:
 class Map(DeviceOption):
     """Draw the projector outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.
 
-    For runs on text, an HTML page is also written next to the figure; hovering over a point on the page shows its text.
+    A page is written next to the figure: pointing at a sample shows its image or text, and the legend filters by class. For runs
+    on images with captions, images and captions are drawn in one map.
     """
 
     runs: Positional[tuple[Path, ...]]
@@ -75,48 +76,62 @@ class Map(DeviceOption):
     method: str = "tsne"
     """Projection: tsne, umap (needs umap-learn), pca, or sphere for three-dimensional embeddings."""
     images: int = 2000
-    """Number of images or texts to draw."""
+    """Number of points to draw: images, texts, or images and captions."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("map.png")
-    """Figure to write: .png, .svg or .pdf. The page of texts is written to the same name with .html."""
+    """Figure to write: .png, .svg or .pdf; the page is written to the same name with .html. With .html, only the page is
+    written."""
     data: str = ""
-    """Another data set to draw: a name, a folder or an .npz file, with labelled images; or a file of texts."""
+    """Another data set to draw: a name, a folder or an .npz file; images with captions; or a file of texts."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets."""
 
     def __call__(self) -> None:
-        """Write the figure and print its captions."""
-        from contrapose.lab.report.embedding import map_figure, map_page, map_points
-        from contrapose.lab.report.render import as_html
+        """Write the figure and the page, and print the captions."""
+        from contrapose.lab.report.embedding import map_figure, map_points, map_title
+        from contrapose.lab.report.map_page import map_page
         from contrapose.lab.report.style import save
 
-        if self.out.suffix not in (".png", ".svg", ".pdf"):
-            raise ValueError(f"out: expected a name that ends in .png, .svg or .pdf, got {self.out}")
+        only_page = self.out.suffix == ".html"
+        if self.out.suffix not in (".png", ".svg", ".pdf", ".html"):
+            raise ValueError(f"out: expected a name that ends in .png, .svg, .pdf or .html, got {self.out}")
         check_count("images", self.images, least=1)
         if not self.runs:
             raise ValueError("runs: expected the directory of at least one run")
+        if only_page and self.method == "sphere":
+            raise ValueError("out: a page shows points in the plane; use -o map.png for a sphere, or --method tsne")
         embeddings = [self._embed(folder) for folder in self.runs]
-        points = map_points(embeddings, self.method)
-        save(map_figure(embeddings, points), self.out)
+        points, title = map_points(embeddings, self.method), map_title(embeddings, self.method)
+        print(title)
         for embedding in embeddings:
             print(embedding.caption)
-        print(f"figure {self.out}")
-        if self.method != "sphere" and all(embedding.texts for embedding in embeddings):
-            page_path = self.out.with_suffix(".html")
-            page_path.write_text(as_html(map_page("Texts by similarity", embeddings, points)), encoding="utf-8")
-            print(f"page {page_path}")
+        if not only_page:
+            save(map_figure(title, embeddings, points), self.out)
+            print(f"figure {self.out}")
+        if self.method != "sphere":
+            path = self.out.with_suffix(".html")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(map_page(title, embeddings, points), encoding="utf-8", errors="backslashreplace")
+            print(f"page {path}")
 
     def _embed(self, folder: Path) -> NamedEmbedding:
         """Return the embeddings of a random sample from a run's data."""
         from contrapose.lab.cli.evaluate import load_data
         from contrapose.lab.evaluation import Measures
         from contrapose.lab.report.embedding import NamedEmbedding
-        from contrapose.lab.training import load
+        from contrapose.lab.report.map_page import PREVIEW_SIDE
+        from contrapose.lab.training.model import load_any
 
-        model = load(folder)
+        model = load_any(folder)
         split = load_data(model, folder, self.data, self.data_root)
-        z, labels, classes = model.sample_embeddings(split.held_out, self.images)
-        sample = Measures(self.images).sample(split.held_out, model.views)
-        texts = tuple(model.kind.texts(sample))
-        if labels is None and not texts:
-            raise ValueError(f"runs: the data of {folder} has no labels to colour by")
-        return NamedEmbedding(model.run.loss, z.cpu(), labels, classes, model.evaluate(split), texts)
+        sample = Measures(max(1, self.images // len(model.towers))).subset(split.held_out)
+        z, labels, classes = model.sample_embeddings(sample, len(sample))
+        return NamedEmbedding(
+            name=model.run.loss,
+            z=z.cpu(),
+            labels=labels,
+            classes=classes,
+            scores=model.evaluate(split),
+            previews=tuple(model.kind.previews(sample, model.views, side=PREVIEW_SIDE)),
+            noun=model.kind.noun if len(model.towers) == 1 else " and ".join(classes),
+            output="projector output" if model.run.head != "none" else "encoder output",
+        )

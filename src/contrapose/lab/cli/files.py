@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from torch import Tensor
 from tyro.conf import Positional, arg
 
 from contrapose.extras import install_command
@@ -13,24 +14,33 @@ from contrapose.lab.cli.evaluate import print_notes, warn_if_unfinished
 from contrapose.lab.devices import DeviceOption
 from contrapose.lab.modalities import DataSettings, Modality, trained_elsewhere
 from contrapose.lab.modalities.progress import allow_progress_bars
-from contrapose.lab.training import Model, load, prepare_other
+from contrapose.lab.training import prepare_other
+from contrapose.lab.training.card import ExportedEncoder
+from contrapose.lab.training.model import load_any
 from contrapose.validate import check_directory
+
+_FORMATS = (".safetensors", ".onnx", ".pkl")  # of files of weights
 
 
 @dataclass(frozen=True)
 class Embed(DeviceOption):
-    """Write the features that a run's encoder computes for a data set to an .npz or .parquet file."""
+    """Write the features that a run's encoder computes for a data set to an .npz or .parquet file.
+
+    A run on images with captions has two encoders: the features are those that search compares, of images and of captions.
+    """
 
     run: Positional[Path]
     """Directory of the run; or hf:FOLDER for a sentence encoder, as in hf:models/bert, or minilm."""
     data: Positional[str]
-    """Name of a data set, folder of images, .npz file or file of texts."""
+    """Name of a data set, folder of images, .npz file, file of texts, or images with captions."""
     out: Annotated[Path, arg(aliases=["-o"])]
     """File to write: .npz or .parquet. An .npz file has the arrays train_features, train_labels, test_features, test_labels and
-    classes; for a folder also train_paths and test_paths; for texts also train_texts. A .parquet file has one row per image or
-    text."""
+    classes; for a folder also train_paths and test_paths; for texts also train_texts. Images with captions have the features of
+    captions in train_text_features, and the number of the image that each belongs to in train_image_of_text. A .parquet file has
+    one row per image or text, or per caption with its image."""
     columns: tuple[str, ...] = ()
-    """The column to embed from a file of texts: its name, or its number counted from 1; default: the first text in each row."""
+    """The column to embed from a file of texts: its name, or its number counted from 1; default: the first text in each row. For
+    a file of captions: the columns of images and captions."""
     epoch: int = 0
     """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
     skip_broken: bool = False
@@ -45,8 +55,6 @@ class Embed(DeviceOption):
 
         if self.out.suffix not in (".npz", ".parquet"):
             raise ValueError(f"out: expected a name that ends in .npz or .parquet, got {self.out}")
-        if len(self.columns) > 1:
-            raise ValueError(f"columns: expected one column to embed, got {len(self.columns)}")
         elsewhere = trained_elsewhere(str(self.run))
         arrays = self._embed_elsewhere(*elsewhere) if elsewhere else self._embed_data_set()
         self.out.parent.mkdir(parents=True, exist_ok=True)
@@ -60,8 +68,11 @@ class Embed(DeviceOption):
         """Return features, labels, paths and texts of all splits in the data set, keyed by array name."""
         import numpy as np
 
-        model = load(self.run, epoch=self.epoch or None)
+        model = load_any(self.run, epoch=self.epoch or None)
         run = replace(model.run, skip_broken=model.run.skip_broken or self.skip_broken)
+        if len(self.columns) > len(model.towers):
+            expected = "one column to embed" if len(model.towers) == 1 else "the columns of images and captions"
+            raise ValueError(f"columns: expected {expected}, got {len(self.columns)}")
         # Nothing is held out: if a folder has no test images, all of its images are written as train.
         split = prepare_other(
             run, self.data, self.data_root, folder=self.run, hold_out=0, stream=True, columns=self.columns
@@ -70,13 +81,12 @@ class Embed(DeviceOption):
         arrays = {}
         for name, source in (("train", split.train), ("test", split.test)):
             if source is not None:
-                arrays[f"{name}_features"] = model.features(source).cpu().numpy()
+                for key, values in model.arrays(source).items():
+                    arrays[f"{name}_{key}"] = np.array(values.cpu() if isinstance(values, Tensor) else values)
                 if source.labels is not None:
                     arrays[f"{name}_labels"] = source.labels.numpy()
                 if source.paths:
                     arrays[f"{name}_paths"] = np.array([str(path) for path in source.paths])
-                if texts := model.kind.texts(source):
-                    arrays[f"{name}_texts"] = np.array(texts)
                 if source.classes:
                     arrays["classes"] = np.array(source.classes)
         return arrays
@@ -85,6 +95,8 @@ class Embed(DeviceOption):
         """Return the features computed by an encoder that was trained elsewhere."""
         import numpy as np
 
+        if len(self.columns) > 1:
+            raise ValueError(f"columns: expected one column to embed, got {len(self.columns)}")
         if self.epoch:
             raise ValueError("epoch: --epoch works only with runs that contrapose trained")
         settings = DataSettings(data=self.data, columns=self.columns, skip_broken=self.skip_broken)
@@ -96,66 +108,77 @@ class Embed(DeviceOption):
 class Export:
     """Write a run's encoder as .safetensors, with torchvision's or timm's parameter names, as .onnx, or for detectron2.
 
-    A text encoder is written as a folder that SentenceTransformer and transformers can load. A model card is written too: how
-    the encoder was trained, its scores, how its inputs are prepared, and example code.
+    A text encoder is written as a folder that SentenceTransformer and transformers can load. A run on images with captions has
+    both: a file name selects its image encoder, a folder its text encoder. A model card is written too: how the encoder was
+    trained, its scores, how its inputs are prepared, and example code.
     """
 
     run: Positional[Path]
     """Directory of the run."""
     out: Annotated[Path, arg(aliases=["-o"])]
     """File to write; its suffix selects the format: .safetensors, .onnx, or .pkl for detectron2 (ResNets only). The model card
-    is written next to it, with .md appended to the name. For a run on text: the folder to write, with the card in README.md."""
+    is written next to it, with .md appended to the name. For a text encoder: the folder to write, with the card in README.md."""
     epoch: int = 0
     """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
 
     def __call__(self) -> None:
         """Write the weights, or an ONNX graph with a dynamic batch size, and the model card."""
-        from contrapose.lab.training.card import metadata_of, model_card, summary
-        from contrapose.lab.training.weights import DETECTRON2_ENCODERS, export, export_for_detectron2
-
-        model = load(self.run, epoch=self.epoch or None, device="cpu")
+        model = load_any(self.run, epoch=self.epoch or None, device="cpu")
         if not self.epoch:
             warn_if_unfinished(model, self.run)
-        if model.kind.exports_folder:
-            self._write_folder(model)
-            return
-        if self.out.suffix not in (".safetensors", ".onnx", ".pkl"):
+        is_file = self.out.suffix in _FORMATS
+        suited = (name for name, tower in model.towers.items() if tower.kind.exports_folder != is_file)
+        encoder = ExportedEncoder(model, next(suited, next(iter(model.towers))))
+        if encoder.tower.kind.exports_folder:
+            self._write_folder(encoder)
+        else:
+            self._write_file(encoder)
+        if len(model.towers) > 1:
+            print(
+                "these are the features before the projection into the space in which images and texts are compared; "
+                f'contrapose.load("{self.run}") embeds both in Python'
+            )
+
+    def _write_file(self, encoder: ExportedEncoder) -> None:
+        """Write an encoder's weights or graph, and its model card."""
+        from contrapose.lab.training.weights import DETECTRON2_ENCODERS, export, export_for_detectron2
+
+        tower = encoder.tower
+        if self.out.suffix not in _FORMATS:
             raise ValueError(f"out: expected a name that ends in .safetensors, .onnx or .pkl, got {self.out}")
-        if self.out.suffix == ".pkl" and model.run.encoder not in DETECTRON2_ENCODERS:
+        if self.out.suffix == ".pkl" and encoder.name not in DETECTRON2_ENCODERS:
             raise ValueError(
                 f"out: .pkl is for detectron2, which supports {', '.join(DETECTRON2_ENCODERS)}, but the encoder of {self.run} is "
-                f"{model.run.encoder}; use .safetensors"
+                f"{encoder.name}; use .safetensors"
             )
-        metadata = metadata_of(model)
         self.out.parent.mkdir(parents=True, exist_ok=True)
         if self.out.suffix == ".onnx":
-            example = model.kind.example_input(model.views)
-            _write_onnx(model.encoder.network, example, self.out, metadata, summary(model))
+            example = tower.kind.example_input(tower.views)
+            _write_onnx(tower.encoder.network, example, self.out, encoder.metadata, encoder.summary)
         elif self.out.suffix == ".pkl":
-            export_for_detectron2(model.encoder, self.out)
+            export_for_detectron2(tower.encoder, self.out)
         else:
-            export(model.encoder, self.out, metadata)
+            export(tower.encoder, self.out, encoder.metadata)
         card = self.out.with_name(f"{self.out.name}.md")
-        card.write_text(model_card(model, self.run, self.out.name))
-        print(f"{model.run.encoder}, {model.encoder.width} features, written to {self.out}")
+        card.write_text(encoder.card(self.run, self.out.name))
+        print(f"{encoder.name}, {tower.encoder.width} features, written to {self.out}")
         print(f"model card, with the encoder's inputs and example code: {card}")
 
-    def _write_folder(self, model: Model) -> None:
+    def _write_folder(self, encoder: ExportedEncoder) -> None:
         """Write an encoder, everything needed to prepare its inputs (such as a tokenizer), and its model card."""
-        from contrapose.lab.training.card import model_card
-
-        if self.out.suffix in (".safetensors", ".onnx", ".pkl"):
+        tower = encoder.tower
+        if self.out.suffix in _FORMATS:
             raise ValueError(
-                f"out: an encoder of {model.kind.noun} is written as a folder; use -o {self.out.with_suffix('')}"
+                f"out: an encoder of {tower.kind.noun} is written as a folder; use -o {self.out.with_suffix('')}"
             )
         check_directory("out", self.out)
         if self.out.is_dir() and any(self.out.iterdir()) and not (self.out / "modules.json").exists():
             raise ValueError(
                 f"out: {self.out} contains other files; expected a new folder, or a folder that `export` wrote"
             )
-        how_to_load = model.kind.export(self.out, model.encoder, model.views)
-        (self.out / "README.md").write_text(model_card(model, self.run, str(self.out)), encoding="utf-8")
-        print(f"{model.run.encoder}, {model.encoder.width} features, written to {self.out}")
+        how_to_load = tower.kind.export(self.out, tower.encoder, tower.views)
+        (self.out / "README.md").write_text(encoder.card(self.run, str(self.out)), encoding="utf-8")
+        print(f"{encoder.name}, {tower.encoder.width} features, written to {self.out}")
         print(how_to_load)
 
 
@@ -193,14 +216,18 @@ def _write_parquet(arrays: dict[str, Any], path: Path) -> None:
     tables = []
     for part in ("train", "test"):
         if f"{part}_features" in arrays:
-            rows = arrays[f"{part}_features"]
-            columns = {"split": [part] * len(rows), "features": list(rows)}
+            # With captions, one row per caption: what belongs to its image is repeated.
+            rows = arrays.get(f"{part}_image_of_text", slice(None))
+            features = arrays[f"{part}_features"][rows]
+            columns = {"split": [part] * len(features), "features": list(features)}
+            if f"{part}_text_features" in arrays:
+                columns["text_features"] = list(arrays[f"{part}_text_features"])
             if f"{part}_labels" in arrays:
                 columns["label"] = arrays[f"{part}_labels"].tolist()
                 if "classes" in arrays:
                     columns["class"] = arrays["classes"][arrays[f"{part}_labels"]].tolist()
             if f"{part}_paths" in arrays:
-                columns["path"] = arrays[f"{part}_paths"].tolist()
+                columns["path"] = arrays[f"{part}_paths"][rows].tolist()
             if f"{part}_texts" in arrays:
                 columns["text"] = arrays[f"{part}_texts"].tolist()
             tables.append(pa.table(columns))

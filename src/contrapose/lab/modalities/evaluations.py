@@ -35,6 +35,18 @@ class JointEvaluation(Protocol):
     def metrics(self, towers: Mapping[str, SampleEmbedder], source: Source) -> dict[str, float]:
         """Return the geometry of the embeddings of a data set."""
 
+    def arrays(self, towers: Mapping[str, SampleEmbedder], source: Source) -> dict[str, Tensor | Sequence[str]]:
+        """Return the embeddings of a data set, keyed by name: `features` of the first tower, and what belongs to them."""
+
+    def map(self, towers: Mapping[str, SampleEmbedder], source: Source) -> tuple[Tensor, tuple[str, ...]]:
+        """Return each sample's embedding by each tower (T · n, d), those of the first tower first; and what each tower embeds."""
+
+    def hits(self, towers: Mapping[str, SampleEmbedder], split: Split) -> Tensor:
+        """Return whether each held-out query finds its sample, bool (queries,)."""
+
+    score: str
+    """The name, in `scores`, of the percentage of `hits`."""
+
 
 class RecordedEvaluation(Protocol):
     """A measure in `Run.extra_metrics` that only one modality offers, written NAME:ARGUMENT@EPOCHS."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.lab.modalities.evaluations import DownstreamEvaluation, JointEvaluation, RecordedEvaluation
+from contrapose.lab.modalities.previews import Collection, Preview
 from contrapose.lab.modalities.source import Reader, Source, Split, ViewMaker
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.settings import Rule, setting
@@ -193,6 +194,10 @@ class Modality(ABC, Generic[V]):
         """Return the texts of a data set's samples, for display; empty if the samples are not texts."""
         return ()
 
+    def previews(self, source: Source, views: V, *, side: int = 240) -> Sequence[Preview]:
+        """Return each sample as a page shows it; the longest side of a picture has at most `side` pixels."""
+        return [Preview(texts=(text,)) for text in self.texts(source)]
+
     expected_data: ClassVar[str] = "a data set"
     """What a path should point to, in messages."""
 
@@ -211,6 +216,33 @@ class Modality(ABC, Generic[V]):
     def load_task(self, name: str, data: str) -> Split | None:
         """Load an evaluation's data if it has its own layout; None if it is loaded like any other data."""
         return None
+
+    # Search
+
+    searchable: ClassVar[str] = "samples"
+    """What `search` finds, in messages and on its page."""
+    expected_query: ClassVar[str] = "a sample"
+    """What a query of one tower should be, in messages."""
+
+    def collection(self, settings: DataSettings, root: Path | None, views: V, *, encoder: str) -> Collection:
+        """List all samples of a data set for `search`, of all splits; the other arguments are those of `load`."""
+        raise ValueError(f"run: {self.noun} cannot be searched")
+
+    def query(self, text: str) -> Any:
+        """Return the sample that a query on the command line stands for; None if it is of another kind."""
+        return None
+
+    def preview(self, sample: Any) -> Preview:
+        """Return a query's sample as a page shows it."""
+        return Preview(texts=(str(sample),))
+
+    def is_truncated(self, sample: Any, views: V) -> bool:
+        """Return whether only the beginning of a query is used."""
+        return False
+
+    def without_broken(self, source: Source, views: V) -> tuple[Source, Sequence[str]]:
+        """Return the samples whose files can be read, and notes about the others."""
+        return source, ()
 
     # Networks
 
@@ -250,6 +282,10 @@ class Modality(ABC, Generic[V]):
         """Return the modality and the views of one tower's inputs."""
         return self, views
 
+    def encoder_name(self, settings: NetworkSettings, tower: str) -> str:
+        """Return the name of a tower's encoder, as in the run's settings."""
+        return settings.encoder
+
     # Evaluation
 
     joint_evaluation: ClassVar[JointEvaluation | None] = None
@@ -265,9 +301,8 @@ class Modality(ABC, Generic[V]):
     """Options of `contrapose evaluate` for such data: a dataclass, given as the string "module:class" because its module may
     import higher layers and this module may not."""
 
-    def check_comparison(self, data: str) -> None:
-        """Refuse data on which `compare` cannot compare losses."""
-        return
+    compared_losses: ClassVar[str] = "simclr,dystress,cacr,balanced"
+    """Losses that `compare` compares by default."""
 
     smoke_settings: ClassVar[Settings] = MappingProxyType({})
     """Settings for studies at the smoke scale, with built-in `data`; empty: the settings for the built-in digits."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from contrapose.lab.report.document import Chart, Document, Section, Series
+from contrapose.lab.modalities.previews import Preview
 from contrapose.lab.report.style import COLOURS, MARKERS, figure_style, hide_axes, literal, new_figure
-from contrapose.metrics import tolerance, uniformity
+from contrapose.metrics import tolerance, two_tower_measures, uniformity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,31 +20,68 @@ METHODS = ("tsne", "umap", "pca", "sphere")
 _MAX_LEGEND_CLASSES = 60
 
 
+_METHOD_NAMES = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
+_SCORES = {
+    "knn_top1": "encoder kNN",
+    "recall@1": "encoder recall@1",
+    "text_to_image_recall_1": "text-to-image recall@1",
+}
+
+
 @dataclass(frozen=True)
 class NamedEmbedding:
-    """A run's projector outputs as unit vectors (n, d), their labels (n,) or texts if known, and scores for the caption."""
+    """A run's outputs as unit vectors (n, d), their labels (n,) and previews if known, and scores for the caption.
+
+    With two towers, all samples of the first tower come first, then the same samples of the second: n is twice the number of
+    previews, and labels name the towers.
+    """
 
     name: str
     z: Tensor
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     scores: Mapping[str, float] = field(default_factory=dict)
-    texts: tuple[str, ...] = ()
+    previews: tuple[Preview, ...] = ()
+    noun: str = "samples"
+    output: str = "projector output"  # what the vectors are
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether each sample has one vector per tower."""
+        return 0 < len(self.previews) < len(self.z)
 
     @property
     def caption(self) -> str:
-        """One line: name, uniformity and tolerance of the vectors and, if known, kNN accuracy or recall of the features."""
-        return f"{self.name}: {self._metrics}"
+        """One line: name, uniformity and tolerance of the vectors (or the gap between towers) and, if known, a score."""
+        return f"{self.name}: {self.metrics}"
 
     @property
-    def _metrics(self) -> str:
-        text = f"projector -U {-uniformity(self.z):.2f}"
-        if self.labels is not None:
-            text += f", tolerance {tolerance(self.z, self.labels):.2f}"
-        for name, words in {"knn_top1": "kNN", "recall@1": "recall@1"}.items():
-            if name in self.scores:
-                text += f"; encoder {words} {self.scores[name]:.1f} %"
-        return text
+    def metrics(self) -> str:
+        """The numbers of the caption."""
+        if self.is_joint:
+            half = len(self.previews)
+            gap = two_tower_measures(self.z[:half], self.z[half:], torch.arange(half))["modality_gap"]
+            text = f"modality gap {gap:.2f}"
+        else:
+            text = f"{self.output.split()[0]} -U {-uniformity(self.z):.2f}"
+            if self.labels is not None:
+                text += f", tolerance {tolerance(self.z, self.labels):.2f}"
+        return text + "".join(
+            f"; {words} {self.scores[key]:.1f} %" for key, words in _SCORES.items() if key in self.scores
+        )
+
+    def class_name(self, label: int) -> str:
+        """Return the name of a class, or its number if it has no name."""
+        return self.classes[label] if label < len(self.classes) else str(label)
+
+
+def map_title(embeddings: Sequence[NamedEmbedding], method: str) -> str:
+    """Return what a map shows: t-SNE of the projector output of 2,000 images."""
+    outputs = " and ".join(dict.fromkeys(embedding.output for embedding in embeddings))
+    samples = " and ".join(dict.fromkeys(f"{len(embedding.z):,} {embedding.noun}" for embedding in embeddings))
+    if method == "sphere":
+        return f"{outputs[0].upper()}{outputs[1:]} of {samples} on the sphere"
+    return f"{_METHOD_NAMES[method]} of the {outputs} of {samples}"
 
 
 def map_points(embeddings: Sequence[NamedEmbedding], method: str = "tsne", *, seed: int = 0) -> list[Tensor]:
@@ -60,24 +96,10 @@ def map_points(embeddings: Sequence[NamedEmbedding], method: str = "tsne", *, se
     return [project_to_plane(embedding.z, method, seed) for embedding in embeddings]
 
 
-def map_page(title: str, embeddings: Sequence[NamedEmbedding], points: Sequence[Tensor]) -> Document:
-    """Return a page with one chart per embedding of texts; hovering over a point shows its text."""
-    charts = []
-    for embedding, (x, y) in zip(embeddings, (rows.T.tolist() for rows in points), strict=True):
-        labels = tuple(_hover_text(text) for text in embedding.texts)
-        series = Series(name=embedding.name, x=tuple(x), y=tuple(y), points=True, labels=labels)
-        charts.append(Chart(title=embedding.caption, x="", y="", series=(series,), alt=f"A map of {len(x)} texts."))
-    return Document(title=title, lead="", sections=(Section(title="Maps", blocks=tuple(charts)),))
-
-
-def _hover_text(text: str) -> str:
-    """Wrap a text into lines of readable length."""
-    return "\n".join(textwrap.wrap(text, 60, max_lines=8))
-
-
-def map_figure(embeddings: Sequence[NamedEmbedding], points: Sequence[Tensor]) -> Figure:
+def map_figure(title: str, embeddings: Sequence[NamedEmbedding], points: Sequence[Tensor]) -> Figure:
     """Draw embeddings side by side (Wang & Liu, Fig. 2). Each point is a sample; colour and marker show its class.
 
+    title    what is drawn, from `map_title`
     points   where to draw the samples, from `map_points`
     """
     on_sphere = points[0].shape[1] == 3
@@ -91,7 +113,8 @@ def map_figure(embeddings: Sequence[NamedEmbedding], points: Sequence[Tensor]) -
             ax.set_title(literal(embedding.name))
             # In a 3D plot `text` expects a position in space; `text2D` takes a position on the page.
             text = ax.text2D if on_sphere else ax.text
-            text(x=0.5, y=-0.04, s=embedding._metrics, ha="center", va="top", transform=ax.transAxes)
+            text(x=0.5, y=-0.04, s=embedding.metrics, ha="center", va="top", transform=ax.transAxes)
+        figure.suptitle(literal(title), x=0.02, ha="left", fontsize=10)
         _add_legends(figure, axes)
         return figure
 
@@ -158,7 +181,6 @@ def _scatter(ax: Any, points: Tensor, embedding: NamedEmbedding) -> None:
         ax.scatter(*points.T.numpy(), s=9, alpha=0.75, linewidths=0, color=COLOURS[0])
     for index, label in enumerate([] if labels is None else labels.unique().tolist()):
         members = points[labels == label]
-        name = embedding.classes[label] if label < len(embedding.classes) else str(label)
         # There are as many colours as markers. Each time the colours repeat, the markers shift by one, so that no combination
         # of colour and marker repeats.
         marker_shift = index // len(COLOURS)
@@ -166,6 +188,8 @@ def _scatter(ax: Any, points: Tensor, embedding: NamedEmbedding) -> None:
             "color": COLOURS[index % len(COLOURS)],
             "marker": MARKERS[(index + marker_shift) % len(MARKERS)],
         }
-        ax.scatter(*members.T.numpy(), s=9, alpha=0.75, linewidths=0, label=literal(name), **style)
+        ax.scatter(
+            *members.T.numpy(), s=9, alpha=0.75, linewidths=0, label=literal(embedding.class_name(label)), **style
+        )
     if points.shape[1] == 2:
         hide_axes(ax)  # coordinates of a projection have no meaning, only distances do

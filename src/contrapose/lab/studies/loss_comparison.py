@@ -39,7 +39,8 @@ class Description:
 
 def describe(run: Run, split: Split, score: Score = KNN) -> Description:
     """Describe the data and the settings that the runs of a comparison share."""
-    test = f"{len(split.test):,} {score.test_samples}" if split.test is not None else f"no {score.test_samples}"
+    held_out = score.held_out or score.test_samples
+    test = f"{len(split.test):,} {held_out}" if split.test is not None else f"no {held_out}"
     neighbours = f", {run.knn} neighbours in the kNN accuracy" if score is KNN else ""
     epochs = count_of(run.epochs, "epoch")
     return Description(
@@ -131,16 +132,12 @@ def show_comparison(study: Study, results: Results, description: Description) ->
     return blocks
 
 
-<<<<<<< HEAD
 def _lines(study: Study) -> dict[str, list[Row]]:
     """Return the rows of each line of temperatures, keyed by the name of its loss."""
     names = dict.fromkeys(row.series for row in study.rows if row.series)
     return {name: [row for row in study.rows if row.series == name] for name in names}
 
 
-def _plane(results: Results, lines: Lines, others: Sequence[Row]) -> Chart:
-    series = [_uniformity_tolerance(results, rows, name) for name, rows in lines.items()]
-=======
 def page(plan: Plan, results: Results, root: Path) -> Document:
     """Return the report of a comparison, which starts with what was learned."""
     title, lead = f"Losses on {plan.sets[0].name}", " ".join(learned(plan.study, results))
@@ -150,9 +147,8 @@ def page(plan: Plan, results: Results, root: Path) -> Document:
     return replace(whole, sections=(replace(main, lead="", blocks=main.blocks[1:]), *others), interactive=False)
 
 
-def _plane(results: Results, line: Sequence[Row], others: Sequence[Row]) -> Chart:
-    series = [_uniformity_tolerance(results, line, "NT-Xent")] if line else []
->>>>>>> i40-pages
+def _plane(results: Results, lines: Lines, others: Sequence[Row]) -> Chart:
+    series = [_uniformity_tolerance(results, rows, name) for name, rows in lines.items()]
     series += [_uniformity_tolerance(results, [row], row.name) for row in others]
     return Chart(
         title="Spread out, or keep classes together",

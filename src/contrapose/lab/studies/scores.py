@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from contrapose.lab.modalities import Split
 from contrapose.lab.studies.measures import (
     Evaluation,
+    JointHits,
+    JointReferences,
     KNNHits,
     RecallHits,
     RecordedKNN,
     RecordedMetric,
     RecordEntry,
     References,
+    caption_recall,
 )
 from contrapose.lab.studies.study import Quantity, Study
 from contrapose.lab.training import Run
@@ -21,6 +24,7 @@ from contrapose.lab.training.records.extra_metrics import recorded_measures
 
 PIXELS, WORDS = "raw pixels", "tf-idf"  # rows of the table
 UNTRAINED, INIT = "untrained encoder", "encoder that all losses start from"
+_REFERENCES = References()
 _UNIFORMITY = Quantity(name="-U", measure=RecordedMetric("uniformity"), unit="", negated=True)
 _UNIFORMITY_DEFINITION = (
     "U, uniformity: the logarithm of the mean of exp(-2 · squared distance) over all pairs of embeddings; -U is larger if they"
@@ -45,6 +49,8 @@ class Score:
         default_factory=dict
     )  # names of rows without training, keyed by name in the evaluation
     baseline: str = ""  # the first reference's name in a sentence
+    reference_scores: Evaluation = _REFERENCES  # computes the references
+    held_out: str = ""  # what the test set is counted in, if it is not `test_samples`
 
     @property
     def name(self) -> str:
@@ -54,7 +60,7 @@ class Score:
     @property
     def measures(self) -> tuple[Evaluation, ...]:
         """Evaluations for the first run of a comparison; the other runs are evaluated without the references."""
-        return (self.hits, References()) if self.hits else ()
+        return (self.hits, self.reference_scores) if self.hits else ()
 
 
 KNN = Score(
@@ -100,6 +106,31 @@ RECALL = Score(
     baseline="of tf-idf",
 )
 
+JOINT = Score(
+    quantities=(
+        Quantity(name="text→image recall@1", measure=caption_recall("text_to_image", 1)),
+        Quantity(name="text→image recall@10", measure=caption_recall("text_to_image", 10)),
+        Quantity(name="image→text recall@1", measure=caption_recall("image_to_text", 1)),
+        Quantity(name="modality gap", measure=RecordEntry("modality_gap"), unit=""),
+    ),
+    title="Recall and modality gap",
+    words="text-to-image recall@1",
+    short="recall@1",
+    headings=("text→image recall@1, %", "text→image recall@10, %", "image→text recall@1, %", "modality gap"),
+    training_samples="training images with captions",
+    test_samples="held-out captions",
+    definitions=(
+        "text→image recall@k: the share of captions of held-out images whose image is among the k nearest to the caption, of all"
+        " held-out images; image→text: the share of images with one of their captions among the k nearest.",
+        "modality gap: the distance between the mean embedding of images and that of captions, 0 to 2.",
+    ),
+    hits=JointHits(),
+    references={"chance": "random ranking", "untrained": "encoders before training", "init": INIT},
+    baseline="with a random ranking",
+    reference_scores=JointReferences(),
+    held_out="held-out images",
+)
+
 
 def sts_score(task: str) -> Score:
     """Return the score for sentences: a task's correlation with human scores, as a run records it."""
@@ -120,6 +151,8 @@ def sts_score(task: str) -> Score:
 
 def choose_score(run: Run, split: Split) -> Score:
     """Return the score that the data allows; raise a ValueError that says what is missing if it allows none."""
+    if run.kind.joint_evaluation is not None and split.test is not None:
+        return JOINT
     if split.retrieval is not None:
         return RECALL
     if split.probe is not None and split.test is not None:
@@ -136,4 +169,4 @@ def score_of(study: Study) -> Score:
     if not study.quantities:
         return KNN
     name = study.quantities[0].name
-    return next((score for score in (KNN, RECALL) if score.name == name), None) or sts_score(name)
+    return next((score for score in (KNN, RECALL, JOINT) if score.name == name), None) or sts_score(name)

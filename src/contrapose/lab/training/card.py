@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from contrapose import __version__
 from contrapose.lab.training.collapse import MEANING, collapse_in_words
+from contrapose.lab.training.embedder import Embedder
 from contrapose.lab.training.model import Model
 from contrapose.lab.training.records.files import last_evaluation, read_records
 from contrapose.lab.training.records.past_run import RunProgress, is_score
@@ -16,58 +18,77 @@ _METRICS = ("uniformity", "alignment", "tolerance", "effective_rank", "feature_s
 _SETTINGS = ("framework", "loss", "views", "batch", "epochs", "optimiser", "lr", "precision", "seed")
 
 
-def metadata_of(model: Model) -> dict[str, str]:
-    """Return the encoder's metadata as strings: how the encoder was trained, and how its inputs are prepared."""
-    run = model.run
-    return {
-        "format": "contrapose encoder",
-        "contrapose": __version__,
-        "encoder": run.encoder,
-        "features": str(model.encoder.width),
-        "modality": run.modality,
-        **run.kind.describe_input(model.views),
-        "loss": run.loss,
-        "data": Path(run.data).name,  # without its parent folder, which is private and meaningless on other machines
-        "step": str(model.step),
-    }
+@dataclass(frozen=True)
+class ExportedEncoder:
+    """The encoder of one tower of a run, as it is written to a file: its metadata and its model card."""
 
+    model: Model
+    modality: str  # name of the tower
 
-def summary(model: Model) -> str:
-    """Return a sentence about the encoder."""
-    run, labels = model.run, "with" if model.run.needs_labels else "without"
-    return (
-        f"A {run.encoder} encoder with {model.encoder.width} features, trained {labels} labels on {Path(run.data).name} "
-        f"by contrapose {__version__}."
-    )
+    @property
+    def tower(self) -> Embedder:
+        """The encoder and its inputs."""
+        return self.model.towers[self.modality]
 
+    @property
+    def name(self) -> str:
+        """The encoder's name in the run's settings."""
+        return self.model.kind.encoder_name(self.model.run, self.modality)
 
-def model_card(model: Model, folder: Path, file: str) -> str:
-    """Return the model card of an exported file, in Markdown.
+    @property
+    def metadata(self) -> dict[str, str]:
+        """How the encoder was trained and how its inputs are prepared, as strings."""
+        run = self.model.run
+        return {
+            "format": "contrapose encoder",
+            "contrapose": __version__,
+            "encoder": self.name,
+            "features": str(self.tower.encoder.width),
+            "modality": self.modality,
+            **self.tower.kind.describe_input(self.tower.views),
+            "loss": run.loss,
+            "data": Path(
+                run.data
+            ).name,  # without its parent folder, which is private and meaningless on other machines
+            "step": str(self.model.step),
+        }
 
-    model    the run's networks
-    folder   directory of the run, whose records contain the scores
-    file     name of the exported file
-    """
-    run, progress = model.run, RunProgress.read(folder, model.run.describe(), model.step)
-    scores = _scores(last_evaluation(folder, model.step))
-    collapse = collapse_in_words([record for record in read_records(folder) if record["step"] <= model.step])
-    warning = [] if progress.finished else ["", f"**Trained for {progress}.**"]
-    warning += ["", f"**The training {collapse}.**"] if collapse else []
-    sections = {
-        "Training": [
-            f"- data: {Path(run.data).name}",
-            *(f"- {name}: {getattr(run, name)}" for name in _SETTINGS),
-            f"- steps: {model.step}",
-        ],
-        "Scores": scores or ["The run has not been evaluated."],
-        "Inputs": [f"- {name}: {value}" for name, value in run.kind.describe_input(model.views).items()],
-        "Use": _code(run.kind.usage(run.encoder, model.encoder.width, model.views, file)) + _own_usage(file),
-        "Licence": [
-            "The licence of the training data may restrict the use of these weights; check it before you share them."
-        ],
-    }
-    body = [line for title, lines in sections.items() for line in ("", f"## {title}", "", *lines)]
-    return "\n".join([f"# {file}", "", summary(model), *warning, *body, ""])
+    @property
+    def summary(self) -> str:
+        """A sentence about the encoder."""
+        run, labels = self.model.run, "with" if self.model.run.needs_labels else "without"
+        return (
+            f"A {self.name} encoder with {self.tower.encoder.width} features, trained {labels} labels on {Path(run.data).name} "
+            f"by contrapose {__version__}."
+        )
+
+    def card(self, folder: Path, file: str) -> str:
+        """Return the model card, in Markdown.
+
+        folder   directory of the run, whose records contain the scores
+        file     name of the exported file
+        """
+        run, kind, views = self.model.run, self.tower.kind, self.tower.views
+        scores = _scores(last_evaluation(folder, self.model.step))
+        collapse = collapse_in_words([record for record in read_records(folder) if record["step"] <= self.model.step])
+        progress = RunProgress.read(folder, run.describe(), self.model.step)
+        warning = [] if progress.finished else ["", f"**Trained for {progress}.**"]
+        warning += ["", f"**The training {collapse}.**"] if collapse else []
+        sections = {
+            "Training": [
+                f"- data: {Path(run.data).name}",
+                *(f"- {name}: {getattr(run, name)}" for name in _SETTINGS),
+                f"- steps: {self.model.step}",
+            ],
+            "Scores": scores or ["The run has not been evaluated."],
+            "Inputs": [f"- {name}: {value}" for name, value in kind.describe_input(views).items()],
+            "Use": _code(kind.usage(self.name, self.tower.encoder.width, views, file)) + _own_usage(file),
+            "Licence": [
+                "The licence of the training data may restrict the use of these weights; check it before you share them."
+            ],
+        }
+        body = [line for title, lines in sections.items() for line in ("", f"## {title}", "", *lines)]
+        return "\n".join([f"# {file}", "", self.summary, *warning, *body, ""])
 
 
 def _scores(evaluation: Mapping[str, float]) -> list[str]:

@@ -17,14 +17,14 @@ from contrapose.randomness import permutation
 _STATISTICS_IMAGES = 4096  # images from which the batch-norm statistics of an untrained network are estimated
 
 
-def random_views(model: Model, source: Source, *, epoch: int, batch: int) -> Iterator[Tensor]:
-    """Yield one random view (B, …) per sample, in order, as training would draw it in this epoch; files are streamed."""
+def random_views(model: Model, source: Source, *, epoch: int, batch: int, tower: int = 0) -> Iterator[Tensor]:
+    """Yield one random view (B, …) per sample for one tower, in order, as training would draw it; files are streamed."""
     run = model.run
     views = run.kind.views(run.views, 1, size=run.size)
     reader = source.reader(views, model.device, workers=model.reader.workers, timeout=model.reader.timeout)
     batches = [list(range(first, min(first + batch, len(source)))) for first in range(0, len(source), batch)]
     for parts in reader.train(batches, seed=run.seed, epoch=epoch):
-        yield parts[0][0]
+        yield parts[tower][0]
 
 
 def start(model: Model, split: Split, *, untrained: bool = False) -> Model:
@@ -40,10 +40,12 @@ def start(model: Model, split: Split, *, untrained: bool = False) -> Model:
     run.kind.prepare(initial)
     images = max(1, _STATISTICS_IMAGES // run.batch) * run.batch
     sample = split.train.subset(permutation(len(split.train), run.seed)[:images])
-    batches = (x for x in random_views(initial, sample, epoch=0, batch=run.batch) if len(x) == run.batch)
-    if run.init:  # weights from a file come with their own batch-norm statistics
-        initial.eval()
-        estimate_statistics(initial.projector, (initial.encoder(x) for x in batches))
-    else:
-        estimate_statistics(nn.Sequential(initial.encoder, initial.projector), batches)
+    for number, tower in enumerate(initial.towers.values()):
+        drawn = random_views(initial, sample, epoch=0, batch=run.batch, tower=number)
+        batches = (x for x in drawn if len(x) == run.batch)
+        if run.init:  # weights from a file come with their own batch-norm statistics
+            initial.eval()
+            estimate_statistics(tower.projector, (tower.encoder(x) for x in batches))
+        else:
+            estimate_statistics(nn.Sequential(tower.encoder, tower.projector), batches)
     return initial.eval()

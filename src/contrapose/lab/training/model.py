@@ -124,6 +124,16 @@ class Model(nn.Module):
         """
         return self.tower.features(source)
 
+    def arrays(self, source: Source) -> dict[str, Tensor | Sequence[str]]:
+        """Return the features of a data set and, if its samples have texts, the texts, keyed by name.
+
+        source   a data set, such as `prepare(run).test`
+        """
+        if self.kind.joint_evaluation is not None:
+            return self.kind.joint_evaluation.arrays(self.towers, source)
+        texts = self.kind.texts(source)
+        return {"features": self.features(source)} | ({"texts": texts} if texts else {})
+
     @property
     def evaluation_context(self) -> Callable[[], AbstractContextManager[None]]:
         """A function that makes the context in which the networks run during evaluation."""
@@ -263,10 +273,16 @@ class Model(nn.Module):
     def sample_embeddings(self, source: Source, count: int) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
         """Return unit embeddings, labels and class names of a random sample from a data set; the sample is always the same.
 
+        With two towers, each sample has one embedding per tower, and the labels name the towers.
+
         source   a data set
         count    number of samples
         """
         self.eval()
+        if self.kind.joint_evaluation is not None:
+            subset = Measures(count).subset(source)
+            z, nouns = self.kind.joint_evaluation.map(self.towers, subset)
+            return unit(z.float()), torch.arange(len(nouns)).repeat_interleave(len(subset)), nouns
         sample = Measures(count).sample(source, self.views)
         reader = sample.reader(self.views, self.device, workers=0, timeout=self.reader.timeout)
         z = features(self.project, reader.plain())

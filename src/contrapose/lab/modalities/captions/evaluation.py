@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from contrapose.lab.modalities.captions.captions import Captions
-from contrapose.lab.modalities.captions.recall import CaptionIndex, caption_chance, caption_recall
+from contrapose.lab.modalities.captions.recall import (
+    CaptionIndex,
+    caption_chance,
+    caption_recall,
+    first_images_are_right,
+)
 from contrapose.lab.modalities.captions.shapes import labelled_shapes
 from contrapose.lab.modalities.captions.zero_shot import class_embeddings, find_class_names, zero_shot_scores
 from contrapose.lab.modalities.evaluations import DownstreamData, SampleEmbedder
@@ -20,13 +26,14 @@ from contrapose.metrics import two_tower_measures
 class CaptionEvaluation:
     """Recall between images and captions in both directions, and the geometry of the shared embedding space."""
 
+    score = "text_to_image_recall_1"
+
     def scores(self, towers: Mapping[str, SampleEmbedder], split: Split) -> dict[str, float]:
         """Return recall@1, 5 and 10 between test images and captions, in per cent; empty if there are no test images."""
         if split.test is None:
             return {}
-        assert isinstance(split.test, Captions)
-        index = CaptionIndex.of(split.test.written)
-        return caption_recall(*embed_both(towers, split.test), index.image_of_text, ids=index.ids)
+        images, texts, index = _test(towers, split)
+        return caption_recall(images, texts, index.image_of_text, ids=index.ids)
 
     def chance(self, split: Split) -> dict[str, float]:
         """Return the recall of a random ranking, with the same keys; empty if there are no test images."""
@@ -40,6 +47,38 @@ class CaptionEvaluation:
         """Return each tower's uniformity, the alignment between captions and their images, and the modality gap."""
         assert isinstance(source, Captions)
         return two_tower_measures(*embed_both(towers, source), CaptionIndex.of(source.written).image_of_text)
+
+    def arrays(self, towers: Mapping[str, SampleEmbedder], source: Source) -> dict[str, Tensor | Sequence[str]]:
+        """Return the embeddings of images and of all captions, the captions, and the image that each caption belongs to."""
+        assert isinstance(source, Captions)
+        images, texts = embed_both(towers, source)
+        index = CaptionIndex.of(source.written)
+        return {
+            "features": images,
+            "text_features": texts,
+            "texts": index.texts,
+            "image_of_text": index.image_of_text,
+        }
+
+    def map(self, towers: Mapping[str, SampleEmbedder], source: Source) -> tuple[Tensor, tuple[str, ...]]:
+        """Return the embeddings of the images and of the first caption of each."""
+        assert isinstance(source, Captions)
+        images = towers["images"].features(source.images)
+        texts = towers["text"].features(source.texts.subset(source.first))
+        return torch.cat([images, texts.to(images.device)]), ("images", "captions")
+
+    def hits(self, towers: Mapping[str, SampleEmbedder], split: Split) -> Tensor:
+        """Return whether the image nearest to each test caption is one that has the caption."""
+        images, texts, index = _test(towers, split)
+        return first_images_are_right(images, texts, index.image_of_text, ids=index.ids)
+
+
+def _test(towers: Mapping[str, SampleEmbedder], split: Split) -> tuple[Tensor, Tensor, CaptionIndex]:
+    """Return the embeddings of test images and of their captions, and the captions."""
+    if split.test is None:
+        raise ValueError(f"{split.train.name} has no held-out images to measure retrieval with")
+    assert isinstance(split.test, Captions)
+    return *embed_both(towers, split.test), CaptionIndex.of(split.test.written)
 
 
 def embed_both(towers: Mapping[str, SampleEmbedder], source: Captions) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from contrapose.lab.modalities.captions.captions import Captions
 from contrapose.lab.modalities.captions.evaluation import CaptionEvaluation, zero_shot
-from contrapose.lab.modalities.captions.files import is_captions
+from contrapose.lab.modalities.captions.files import is_captions, open_captions
 from contrapose.lab.modalities.captions.inspection import describe_captions
 from contrapose.lab.modalities.captions.load import list_captions, load
 from contrapose.lab.modalities.captions.settings import (
@@ -25,8 +25,10 @@ from contrapose.lab.modalities.captions.shapes import is_shapes
 from contrapose.lab.modalities.captions.suggest import suggest
 from contrapose.lab.modalities.captions.views import CaptionViews
 from contrapose.lab.modalities.images.modality import IMAGES
+from contrapose.lab.modalities.images.stream import Files
 from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
-from contrapose.lab.modalities.source import Split, ViewMaker
+from contrapose.lab.modalities.previews import Collection, Preview
+from contrapose.lab.modalities.source import Source, Split, ViewMaker
 from contrapose.lab.modalities.text.encoders import VOCABULARY, EncoderName
 from contrapose.lab.modalities.text.load import learn_tokenizer
 from contrapose.lab.modalities.text.modality import TEXT
@@ -44,6 +46,8 @@ class CaptionModality(Modality[CaptionViews]):
     needs_run_directory = True
     expected_data = "a folder with captions.tsv and images, or tars of both (docs/captions.md)"
     smoke_settings = SMOKE_CAPTIONS
+    compared_losses = "clip,siglip,dystress,cacr"
+    searchable = "images"
     unscored = "has no held-out images to measure retrieval with; set --hold-out above 0"
     prefix = "clip:"
     evaluation_options = "contrapose.lab.modalities.captions.commands.evaluate:ImageTextOptions"
@@ -72,6 +76,20 @@ class CaptionModality(Modality[CaptionViews]):
     def inspect(self, settings: DataSettings) -> Iterator[str]:
         """Read every image and caption; yield lines about splits, lengths, duplicates and broken files."""
         return describe_captions(settings)
+
+    def previews(self, source: Source, views: CaptionViews, *, side: int = 240) -> list[Preview]:
+        """Return each image with its captions."""
+        assert isinstance(source, Captions)
+        images = IMAGES.previews(source.images, views.images, side=side)
+        return [Preview(image.image, texts) for image, texts in zip(images, source.written, strict=True)]
+
+    def collection(self, settings: DataSettings, root: Path | None, views: CaptionViews, *, encoder: str) -> Collection:
+        """List all images with captions, of all splits; or all images in a folder without captions."""
+        if not is_captions(Path(settings.data)):
+            return IMAGES.collection(settings, root, views.images, encoder=encoder)
+        listed = open_captions(Path(settings.data), columns=settings.columns, skip_broken=settings.skip_broken)
+        images = Files(listed.name, listed.images, None, max_megapixels=settings.max_megapixels)
+        return Collection(images, texts=listed.captions, notes=listed.notes)
 
     def can_stream(self, name: str) -> bool:
         """Return True: images are files, or members of tars."""
@@ -132,6 +150,10 @@ class CaptionModality(Modality[CaptionViews]):
         }
         return sides[name]
 
+    def encoder_name(self, settings: NetworkSettings, tower: str) -> str:
+        """Return the name of the image encoder or of the caption encoder."""
+        return settings.text_encoder if tower == "text" else settings.encoder
+
     def prepare(self, network: nn.Module) -> nn.Module:
         """Convert convolution weights to channels last."""
         return IMAGES.prepare(network)
@@ -149,13 +171,6 @@ class CaptionModality(Modality[CaptionViews]):
     def describe_input(self, views: CaptionViews) -> dict[str, str]:
         """Describe both encoders' inputs."""
         return IMAGES.describe_input(views.images) | {"length": str(views.texts.length)}
-
-    def check_comparison(self, data: str) -> None:
-        """Refuse captions, whose recall `compare` does not measure."""
-        raise ValueError(
-            f"data: compare takes labelled images or pairs of texts, and {data} has captions; train once with each --loss, and "
-            "compare the recall that `contrapose train` prints"
-        )
 
 
 CAPTIONS = CaptionModality()

@@ -67,6 +67,19 @@ def caption_recall(
     )
 
 
+@torch.no_grad()
+def first_images_are_right(
+    images: Tensor, texts: Tensor, image_of_text: Tensor, *, ids: Tensor | None = None
+) -> Tensor:
+    """Return whether the most similar image of each caption is right, bool (t,): the hits of text-to-image recall@1.
+
+    The arguments are those of `caption_recall`.
+    """
+    check_captions(images, texts, image_of_text)
+    relation = _Relation.of(image_of_text.to(images.device), ids)
+    return wrong_before_right(texts, images, relation.right_images) == 0
+
+
 def caption_chance(image_of_text: Tensor, *, ids: Tensor | None = None) -> dict[str, float]:
     """Return the exact expected `caption_recall` of a random ranking, with the same keys.
 

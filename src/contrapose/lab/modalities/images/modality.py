@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
+from contrapose.lab.modalities.images.decoding import ENDINGS
 from contrapose.lab.modalities.images.digits import DRAWINGS
 from contrapose.lab.modalities.images.encoders import (
     check_encoder,
@@ -26,6 +28,7 @@ from contrapose.lab.modalities.images.inputs import InputDescription, decode
 from contrapose.lab.modalities.images.inspection import describe_files
 from contrapose.lab.modalities.images.layout import NO_SCORE
 from contrapose.lab.modalities.images.load import NAMED, can_stream, check_name, class_list, list_named, load
+from contrapose.lab.modalities.images.previews import image_collection, previews, thumbnail
 from contrapose.lab.modalities.images.sheet import contact_sheet, thumbnails
 from contrapose.lab.modalities.images.stream import Files, with_limit, without_broken
 from contrapose.lab.modalities.images.suggest import suggest
@@ -33,6 +36,7 @@ from contrapose.lab.modalities.images.usage import usage
 from contrapose.lab.modalities.images.views import Views
 from contrapose.lab.modalities.images.voc import load_voc
 from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
+from contrapose.lab.modalities.previews import Collection, Preview
 from contrapose.lab.modalities.source import Reader, Source, Split
 from contrapose.lab.networks.encoder import Encoder
 
@@ -47,6 +51,8 @@ class ImageModality(Modality[Views]):
         "has no labelled training and test images to score with; a folder needs a folder for each class (and --hold-out above "
         "0, or train/ and test/), see `contrapose data check PATH`"
     )
+    searchable = "images"
+    expected_query = "an image file"
 
     def check_data(self, name: str, argument: str = "data") -> None:
         """Refuse a name that is neither a known data set nor a path."""
@@ -107,6 +113,34 @@ class ImageModality(Modality[Views]):
             )
             for source in sources
         ]
+
+    def previews(self, source: Source, views: Views, *, side: int = 240) -> list[Preview]:
+        """Return each image as a JPEG file: whole if it is a file, or else as it is in memory."""
+        return previews(source, side=side)
+
+    def collection(self, settings: DataSettings, root: Path | None, views: Views, *, encoder: str) -> Collection:
+        """List all images of a data set, or all images in a folder and its subfolders."""
+        check_name(settings.data)
+        return image_collection(settings, root)
+
+    def query(self, text: str) -> Path | None:
+        """Return the path of an image file; None for a text without the ending of one."""
+        path = Path(text)
+        if path.suffix.lower() not in ENDINGS:
+            return None
+        # Searching for the words "photo.jpg" is not what the user meant.
+        if not os.path.isfile(path):
+            raise ValueError(f"queries: {text} is not a file; give the path of an image")
+        return path
+
+    def preview(self, sample: Path) -> Preview:
+        """Return an image file as a small JPEG file."""
+        return Preview(thumbnail(sample))
+
+    def without_broken(self, source: Source, views: Views) -> tuple[Source, Sequence[str]]:
+        """Decode all files once, and leave out those that cannot be read."""
+        readable = without_broken(Split(source, None, None), views.recipes[0])
+        return readable.train, readable.notes
 
     def can_stream(self, name: str) -> bool:
         """Return whether the images are files, in a folder or in a torchvision data set."""

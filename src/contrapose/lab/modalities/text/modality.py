@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
+from contrapose.lab.modalities.previews import Collection
 from contrapose.lab.modalities.source import Reader, Source, Split
 from contrapose.lab.modalities.text.built_in import BUILT_IN
 from contrapose.lab.modalities.text.encoders import MINILM, PREFIX, VOCABULARY, EncoderName, Transformer, encoder
@@ -23,11 +24,7 @@ from contrapose.lab.modalities.text.folder import write_folder
 from contrapose.lab.modalities.text.inspection import describe_texts
 from contrapose.lab.modalities.text.load import all_pairs, is_text, learn_tokenizer, load, open_data
 from contrapose.lab.modalities.text.pretrained import load_sentence_encoder, load_tokenizer, longest_input, quiet
-<<<<<<< HEAD
-from contrapose.lab.modalities.text.sentences import Sentences, weigh_tokens
-=======
-from contrapose.lab.modalities.text.sentences import Sentences, count_tokens, row_noun
->>>>>>> i40-pages
+from contrapose.lab.modalities.text.sentences import Sentences, row_noun, weigh_tokens
 from contrapose.lab.modalities.text.settings import SMOKE_TEXT, TEXT_SETTINGS
 from contrapose.lab.modalities.text.suggest import suggest
 from contrapose.lab.modalities.text.usage import usage
@@ -52,6 +49,8 @@ class TextModality(Modality[TextViews]):
     exports_folder = True
     expected_data = "a file with one sentence a line"
     smoke_settings = SMOKE_TEXT
+    searchable = "texts"
+    expected_query = "a text"
     evaluation_options = "contrapose.lab.modalities.text.commands.evaluate:SentenceOptions"
     prefix = PREFIX
     harder_task = (
@@ -221,11 +220,21 @@ class TextModality(Modality[TextViews]):
         texts = [row[0] for row in open_data(settings).rows()]
         return load_sentence_encoder(folder)(texts), texts
 
-    def is_truncated(self, text: str, views: TextViews) -> bool:
+    def collection(self, settings: DataSettings, root: Path | None, views: TextViews, *, encoder: str) -> Collection:
+        """List the first text of each row of a file."""
+        settings = replace(settings, hold_out=0.0)
+        return Collection(self.load(settings, root, views, encoder=encoder).train)
+
+    def query(self, text: str) -> str:
+        """Return the text."""
+        return text
+
+    def is_truncated(self, sample: str, views: TextViews) -> bool:
         """Return whether a text has more tokens than a run's encoder takes."""
-        assert views.folder is not None
+        if views.folder is None:
+            return False
         options = {"truncation": True, "max_length": views.length, "return_overflowing_tokens": True}
-        return len(_kept_tokenizer(views.folder)(text, **options)["input_ids"]) > 1
+        return len(_kept_tokenizer(views.folder)(sample, **options)["input_ids"]) > 1
 
     def describe_input(self, views: TextViews) -> dict[str, str]:
         """Describe the length of texts, in tokens."""

@@ -157,11 +157,8 @@ def weigh_tokens(sources: Sequence[Sentences]) -> list[Tensor]:
         raise ValueError(f"counts of {len(vocabulary):,} tokens in {len(rows):,} texts take too much memory")
     counts = torch.zeros(len(rows), len(vocabulary)).scatter_add_(1, rows, torch.ones(rows.shape))
     counts[:, vocabulary == padding] = 0
-<<<<<<< HEAD
     weights = 1 + torch.log((1 + len(counts)) / (1 + (counts > 0).sum(0)))
     return list((counts * weights).split([len(part) for part in tokens]))
-=======
-    return list(counts.split([len(part) for part in tokens]))
 
 
 def row_noun(columns: int) -> str:
@@ -171,4 +168,3 @@ def row_noun(columns: int) -> str:
     ('sentences', 'pairs', 'rows of 3 texts')
     """
     return {1: "sentences", 2: "pairs"}.get(columns, f"rows of {columns} texts")
->>>>>>> i40-pages

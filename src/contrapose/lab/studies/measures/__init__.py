@@ -16,7 +16,7 @@ from contrapose.lab.studies.measures.measure import Context, Evaluation, Measure
 from contrapose.lab.studies.measures.metrics import Metric, RecordedMetric
 from contrapose.lab.studies.measures.queries import QueryMap, QueryWeights
 from contrapose.lab.studies.measures.records import RecordedKNN, RecordEntry, StepSeconds
-from contrapose.lab.studies.measures.retrieval import RecallHits
+from contrapose.lab.studies.measures.retrieval import JointHits, JointReferences, RecallHits
 from contrapose.lab.studies.measures.sentences import SentenceScore
 from contrapose.lab.studies.measures.transfer import Transfer
 
@@ -27,6 +27,8 @@ __all__ = [
     "Evaluation",
     "FineTuning",
     "Histograms",
+    "JointHits",
+    "JointReferences",
     "KNNHits",
     "LinearProbe",
     "LinearSVM",

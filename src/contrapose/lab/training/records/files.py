@@ -78,7 +78,7 @@ def _is_undefined(value: Any) -> bool:
 def last_evaluation(folder: Path, step: int) -> dict[str, float]:
     """Return the numbers in the last record with an evaluation, up to a step; empty if there is none."""
     records = [record for record in read_records(folder) if record["step"] <= step]
-    evaluated = [record for record in records if record.keys() & {"knn_top1", "uniformity"}]
+    evaluated = [record for record in records if record.keys() & {"knn_top1", "uniformity", "text_to_image_recall_1"}]
     last = evaluated[-1] if evaluated else {}
     return {name: value for name, value in last.items() if value is not None and name not in ("seconds", "beside")}
 

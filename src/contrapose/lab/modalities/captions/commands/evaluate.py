@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contrapose.lab.evaluation.feature_scores import no_gain
-from contrapose.lab.modalities.captions.commands.pages import retrieval_rows, retrieval_sheet
+from contrapose.lab.modalities.captions.commands.sheet import retrieval_rows, retrieval_sheet
 from contrapose.lab.modalities.captions.files import CaptionList, open_captions
 from contrapose.lab.modalities.captions.pretrained import load_image_text_model
 from contrapose.lab.modalities.captions.recall import CaptionIndex, caption_chance, caption_recall
@@ -74,7 +74,7 @@ class ImageTextOptions:
     """Images with captions, to measure recall@1, 5 and 10 in both directions: a folder with captions.tsv, or WebDataset tars.
     If the data has splits, its test images are used. A run on captions uses its own test images by default."""
     sheet: Path | None = None
-    """Page to write: some captions, each with the five nearest images, in which the correct image is marked."""
+    """Page to write: some captions, each with the five nearest images, and with the correct image, marked, and its rank."""
 
     @property
     def name_tasks(self) -> bool:
@@ -204,9 +204,14 @@ def _write_sheet(path: Path, pictures: Sequence[Any], index: CaptionIndex, image
     queries, right = [index.texts[i] for i in chosen.tolist()], index.image_of_text[chosen].tolist()
     block = retrieval_sheet(retrieval_rows(queries, scores, right, pictures), pictures=len(pictures))
     path.parent.mkdir(parents=True, exist_ok=True)
-    section = Section("Images by their captions", blocks=(block,))
+    section = Section("", blocks=(block,))
     text = as_html(
-        Document("Retrieval", "Some captions of the test set, and the images that are nearest to each.", (section,))
+        Document(
+            "Retrieval",
+            "Some captions of the test set, and the five images that are nearest to each. The right image has a green frame; it "
+            "is the last in the row if it is not among the five.",
+            (section,),
+        )
     )
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
     print(f"sheet {path}", file=sys.stderr)
