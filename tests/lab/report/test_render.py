@@ -255,7 +255,7 @@ def cut_off(page: Any) -> list[str]:
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+@needs_chromium
 def test_nothing_is_cut_off_on_a_phone(browser: Any, tmp_path: Path) -> None:
     table = Table("Signs of collapse", ("feature deviation, projector", "effective rank, projector") * 2,
                   (("hard contrastive", (Number(0.472, 0.011, 3), Number(24.2, 1.1, 3)) * 2),))  # fmt: skip
@@ -268,7 +268,8 @@ def test_nothing_is_cut_off_on_a_phone(browser: Any, tmp_path: Path) -> None:
     (tmp_path / "explain.html").write_text(html_page("What they do", explanation.sections(explanation.figure())))
     pages = [write(replace(document, interactive=False), tmp_path / "static"), tmp_path / "explain.html"]
     for path in pages:
-        page = browser.new_context(offline=True, viewport={"width": 390, "height": 844}).new_page()
+        page = browser.new_page()
+        page.set_viewport_size({"width": 390, "height": 844})
         page.goto(path.as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert cut_off(page) == []
