@@ -28,7 +28,7 @@ from contrapose.lab.training.options import make_run
 from contrapose.lab.training.processes import leave_process_group
 from contrapose.lab.training.records.extra_metrics import recorded_measures
 from contrapose.lab.training.records.files import read_records
-from contrapose.lab.training.score_baselines import BASELINE_CHOICES, describe_no_gain, score_baselines
+from contrapose.lab.training.score_baselines import BASELINE_CHOICES, Baselines, describe_no_gain, score_baselines
 from contrapose.lab.training.sources import check_init
 from contrapose.lab.training.stops import ignore_closed_output
 from contrapose.lab.workers import TIMEOUT
@@ -163,26 +163,8 @@ class Train(DeviceOption):
             baselines = score_baselines(
                 trainer.model, trainer.split, scores, choice=self.baselines, save=not _rank(), log=log
             )
-            for name, score in scores.items():
-                how = f"last epoch, {run.knn} neighbours" if name.startswith("knn") else "last epoch"
-                others = [f"{baseline} {found[name]:.2f}" for baseline, found in baselines.items() if name in found]
-                log(f"{name:10} {' · '.join([f'{score:6.2f} %', *others])}   ({how})")
-            if not scores and not run.extra_metrics:
-                log(f"no score: {run.data} {run.kind.unscored}")
-            for line in _recorded_scores(run, read_records(folder)):
+            for line in _summary(trainer, scores, baselines, folder):
                 log(line)
-            best = best_epoch(folder, run.keep_best)
-            if best is not None:
-                log(
-                    f"{run.keep_best:10} {best[1]:6.2f}     (best epoch, {best[0]}, whose weights are kept: --epoch {best[0]})"
-                )
-            log(f"run        {folder}")
-            nothing = describe_no_gain(trainer.model, trainer.split, scores, baselines)
-            if nothing:
-                log(f"{nothing}; use more --epochs, or other --views")
-            collapse = describe_collapse(trainer.run, read_records(folder))
-            if collapse:  # last, so that the scores are not taken for a success
-                log(collapse)
         leave_process_group()
 
     def _trainer_options(self) -> dict[str, Any]:
@@ -194,6 +176,30 @@ class Train(DeviceOption):
         if self.dry_run and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError("dry_run: expected one process, but torchrun started several; run it without torchrun")
         return {"data_root": self.data_root, "workers": workers, "worker_timeout": timeout}
+
+
+def _summary(trainer: Trainer, scores: Mapping[str, float], baselines: Baselines, folder: Path) -> Iterator[str]:
+    """Yield lines on the scores beside their baselines, then on what is wrong, so that scores are not taken for a success."""
+    run = trainer.run
+    for name, score in scores.items():
+        how = f"last epoch, {run.knn} neighbours" if name.startswith("knn") else "last epoch"
+        others = [f"{baseline} {found[name]:.2f}" for baseline, found in baselines.items() if name in found]
+        yield f"{name:10} {' · '.join([f'{score:6.2f} %', *others])}   ({how})"
+    if not scores and not run.extra_metrics:
+        yield f"no score: {run.data} {run.kind.unscored}"
+    records = read_records(folder)
+    yield from _recorded_scores(run, records)
+    best = best_epoch(folder, run.keep_best)
+    if best is not None:
+        epoch, score = best
+        yield f"{run.keep_best:10} {score:6.2f}     (best epoch, {epoch}, whose weights are kept: --epoch {epoch})"
+    yield f"run        {folder}"
+    nothing = describe_no_gain(trainer.model, trainer.split, scores, baselines)
+    if nothing:
+        yield f"{nothing}; use more --epochs, or other --views"
+    collapse = describe_collapse(run, records)
+    if collapse:
+        yield collapse
 
 
 def _recorded_scores(run: Run, records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
