@@ -234,7 +234,7 @@ def test_two_processes_take_the_same_steps(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_learns_and_its_model_embeds_both_sides(data: Path, tmp_path: Path) -> None:
-    trainer = trainer_of(run_of(data, epochs=30, batch=10, lr=3e-3), tmp_path / "run")
+    trainer = trainer_of(run_of(data, epochs=60, batch=10, lr=3e-3), tmp_path / "run")
     trainer.train()
     records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
     assert records[-1]["loss"] < 0.5 * records[0]["loss"]

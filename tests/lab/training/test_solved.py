@@ -18,7 +18,7 @@ CHANCE = math.log(127)  # SimCLR: 126 negatives and the positive
 
 
 def watch() -> SolvedWatch:
-    return SolvedWatch(Run(data="digits16", batch=64))
+    return SolvedWatch(Run(data="digits16", batch=64), steps_per_epoch=1000)
 
 
 def test_a_loss_that_stays_far_below_guessing_is_reported_once() -> None:
@@ -40,6 +40,12 @@ def test_a_loss_that_stays_far_below_guessing_is_reported_once() -> None:
 )
 def test_a_task_that_takes_steps_to_learn_is_not_reported(losses: list[float]) -> None:
     watched = watch()
+    assert not any(watched.add(step, loss) for step, loss in enumerate(losses, 1))
+
+
+def test_a_small_data_set_that_is_memorised_is_not_reported() -> None:
+    watched = SolvedWatch(Run(data="digits16", batch=64), steps_per_epoch=4)
+    losses = [1.0] * 25 + [0.0] * 100
     assert not any(watched.add(step, loss) for step, loss in enumerate(losses, 1))
 
 

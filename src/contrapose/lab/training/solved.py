@@ -17,14 +17,16 @@ from contrapose.losses.parse import parse
 _SHARE = 0.01  # of the loss of guessing; a solved task is below it
 _STEPS = 20  # number of steps over which the loss is averaged
 _FIRST_STEPS = 200  # a network that takes longer than this has learned something
+_SHORT_EPOCH = 40  # steps after which a small data set may be memorised rather than solved
 _CROSS_ENTROPIES = ("nt_xent", "clip")  # objectives whose loss is log K if all candidates are equally similar
 
 
 class SolvedWatch:
     """Follows the losses of a run's first steps."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, *, steps_per_epoch: int) -> None:
         self.run = run
+        self.last_step = min(_FIRST_STEPS, max(_SHORT_EPOCH, steps_per_epoch))
         self.chance = loss_of_guessing(run)
         self.is_watching = True
         self.is_solved = False
@@ -32,7 +34,7 @@ class SolvedWatch:
 
     def add(self, step: int, loss: float) -> bool:
         """Add the loss of a step, counted from 1; return True once, when the task turns out to be solved."""
-        if self.is_solved or self.chance is None or not self.is_watching or step > _FIRST_STEPS:
+        if self.is_solved or self.chance is None or not self.is_watching or step > self.last_step:
             return False
         self._recent.append((step, loss))
         # On a GPU, only one loss in many is read: the oldest one kept is at least `_STEPS` old, once there is such a loss.

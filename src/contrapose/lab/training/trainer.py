@@ -111,7 +111,7 @@ class Trainer:
         self.steps: EagerSteps | GraphedSteps = EagerSteps(self.context)
         self.requests = StopRequests()  # replaced when training starts: several runs may share one list
         self.step = 0
-        self.solved = SolvedWatch(self.run)
+        self.solved = SolvedWatch(self.run, steps_per_epoch=self.steps_per_epoch)
         self.evaluation_seconds = math.inf  # seconds of the last evaluation; the first one may take a long time
         self.partial_epoch: PartialEpoch = (0.0, 0.0)
         self.record: dict[str, Any] | None = None  # record of the last epoch
