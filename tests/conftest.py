@@ -82,7 +82,7 @@ class Promise:
 def _same_torch(request: pytest.FixtureRequest) -> Iterator[None]:
     """Seed torch, and warn if a test leaves oneDNN disabled: convolutions then round differently in all tests that follow.
 
-    torch.export disables oneDNN while it traces a network.
+    torch disables it in the whole process when a CPU cannot compute a product in bf16.
     """
     torch.manual_seed(0)
     yield

@@ -70,7 +70,8 @@ def test_evaluate_on_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert scores["knn_top1"] == scores["linear_top1"] == 100
     main(["evaluate", str(run), "--data", str(other), "--linear", "cacr", "--augment", "colours", "--best"])
     augmented = json.loads(capsys.readouterr().out)
-    assert augmented.keys() - scores.keys() == {"linear_colours_top1", "linear_colours_best_top1"}
+    added = {"linear_colours_top1", "linear_colours_best_top1"}
+    assert augmented.keys() - scores.keys() == {*added, *(f"chance_{name}" for name in added)}
     assert "knn_top5" not in scores  # there are two classes
     assert "k: expected at most 12 neighbours" in error_message(
         capsys, "evaluate", str(run), "--data", str(other), "--knn", "20"
@@ -162,7 +163,7 @@ def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr().out
     assert "The temperature depends on similarity: it is lowest at s = 0 (0.07) and at most 0.2." in output
     page = (tmp_path / "out.html").read_text()
-    assert page.count("<h2>") == 3
+    assert page.count("<h2>") == 4
     assert (tmp_path / "out.png").stat().st_size > 50_000
     assert "did you mean 'dystress'" in error_message(capsys, "explain", "dystres")
     assert "ends in .png, .svg or .pdf" in error_message(capsys, "explain", "dystress", "-o", "x.gif")

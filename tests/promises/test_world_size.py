@@ -266,7 +266,7 @@ def test_an_error_on_one_process_is_raised_on_all(tmp_path: Path) -> None:
     run_in_process_group(faulty, 2, tmp_path / "error")
     messages = [(tmp_path / f"error.{rank}").read_text() for rank in range(2)]
     assert "another process" in messages[0]
-    assert "more negatives than an anchor has" in messages[1]
+    assert "needs 5 negatives for every anchor, but an anchor has 4" in messages[1]
 
 
 @pytest.mark.filterwarnings("default")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.conformance.findings import Finding
+from contrapose.reduce.hardware import unchanged_onednn
 
 T = TypeVar("T")
 Criterion = Callable[..., Tensor]  # (z1, z2) -> scalar, with `ids` if it takes them
@@ -53,11 +54,12 @@ def evaluate(criterion: Criterion, z1: Tensor, z2: Tensor, *, ids: Tensor | None
 def measure(criterion: Criterion, z1: Tensor, z2: Tensor, *, autocast: torch.dtype | None = None) -> Outcome:
     """Return value and gradient; the forward pass runs under autocast if a data type is given."""
     leaves = [z.detach().requires_grad_() for z in (z1, z2)]
-    with torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
-        value = evaluate(criterion, *leaves)
     # In fp16 a gradient below 6e-8 becomes zero, which is why training scales the loss (torch.amp.GradScaler).
     scale = 1024.0 if z1.dtype == torch.float16 else 1.0
-    gradients = torch.autograd.grad(value, leaves, torch.full_like(value, scale), allow_unused=True)
+    with unchanged_onednn():
+        with torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
+            value = evaluate(criterion, *leaves)
+        gradients = torch.autograd.grad(value, leaves, torch.full_like(value, scale), allow_unused=True)
     known = [torch.zeros_like(z) if g is None else g for z, g in zip(leaves, gradients, strict=True)]
     return Outcome(value.detach().double(), torch.stack(known).double() / scale)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -16,6 +17,20 @@ _HALF = (torch.float16, torch.bfloat16)
 def is_half(*embeddings: Tensor) -> bool:
     """Return whether all embeddings are in half precision (float16 or bfloat16)."""
     return all(z.dtype in _HALF for z in embeddings)
+
+
+@contextmanager
+def unchanged_onednn() -> Iterator[None]:
+    """Leave oneDNN as it was before this block.
+
+    When a CPU cannot compute a bf16 product, torch disables oneDNN for the rest of the process. Convolutions then take longer,
+    and round differently.
+    """
+    enabled, *_ = torch.backends.mkldnn.set_flags(None, None, None, None)  # changes nothing
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.set_flags(enabled, None, None, None)
 
 
 def on_device(z: Tensor) -> AbstractContextManager[Any]:

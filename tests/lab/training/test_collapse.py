@@ -16,6 +16,7 @@ from contrapose.embeddings import Embeddings, within_batch
 from contrapose.lab.cli import main
 from contrapose.lab.training import Diverged, Run, Trainer
 from contrapose.lab.training.collapse import (
+    MEANING,
     collapse_in_words,
     collapsed_outputs,
     describe_collapse,
@@ -83,14 +84,13 @@ def test_commands_on_a_collapsed_run(collapsed: tuple[Path, list[str]], capsys: 
     main(["evaluate", str(folder), "--metrics"])
     output = capsys.readouterr()
     assert json.loads(output.out)["feature_std"] < 0.05
-    *_, meaning, outputs = output.err.splitlines()
-    assert meaning.startswith("feature_std is 1 if outputs are spread evenly")
-    assert outputs.startswith("the projector's outputs are nearly equal (feature_std")
+    assert "deviation of the coordinates; 1: spread evenly over the sphere" in output.err
+    assert "\nthe projector's outputs are nearly equal (feature_std" in output.err
     main(["export", str(folder), "-o", str(folder / "encoder.safetensors")])
     card = (folder / "encoder.safetensors.md").read_text()
     assert f"**The training collapsed from epoch {since} on.**" in card
     assert "- feature_std of the encoder's features: " in card
-    assert f"\n{meaning}.\n" in card
+    assert f"\n{MEANING}.\n" in card
 
 
 def record(epoch: int, **values: Any) -> dict[str, Any]:

@@ -176,7 +176,9 @@ def _geometry(z: Tensor, labels: Tensor | None) -> dict[str, float]:
 
 
 def explain_metric(name: str) -> str:
-    """Return an explanation of a metric in one line, by its name in the records; empty for a name that is not known.
+    """Return an explanation of a metric in one line; empty for a name that is not known.
+
+    name   name of the metric in the records
 
     >>> explain_metric("separation_n2")
     'mean similarity of a view to the 2nd nearest other sample'

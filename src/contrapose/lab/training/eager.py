@@ -12,6 +12,7 @@ import torch.distributed as dist
 from contrapose.lab.training.context import Batch, OnStep, StepContext
 from contrapose.lab.training.optimisers import gradient_norm, learning_rate, set_learning_rate
 from contrapose.lab.training.stops import Diverged
+from contrapose.reduce.hardware import unchanged_onednn
 
 
 class EagerSteps:
@@ -25,7 +26,8 @@ class EagerSteps:
         context, losses, start = self.context, list[float](), time.perf_counter()
         batches = self.batches(epoch, first)
         for step in range(first, context.steps_per_epoch):
-            losses.append(self.step(islice(batches, context.run.accumulate), epoch, step))
+            with unchanged_onednn():  # so that a resumed run computes its first step like an uninterrupted one
+                losses.append(self.step(islice(batches, context.run.accumulate), epoch, step))
             on_step(step + 1, losses[-1], len(losses) / (time.perf_counter() - start))
             if context.must_stop():
                 break

@@ -176,7 +176,7 @@ def test_what_is_not_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "train" / "notes").mkdir()
     notes = split(tmp_path).notes
     assert f"data: notes/ in {tmp_path / 'train'} has no images, so it is not a class" in notes
-    assert [note for note in notes if "1 files" in note and "not read, for example photo.HEIC; convert them" in note]
+    assert [note for note in notes if "1 file" in note and "not read, for example photo.HEIC; convert" in note]
     assert f"data: extra/ and 1 more in {tmp_path} are not used, only train/ and test/ are" in notes
     assert split(tmp_path).train.classes == ("cat", "dog")
 

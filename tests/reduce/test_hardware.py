@@ -1,0 +1,30 @@
+"""What torch changes in the whole process is restored."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from contrapose.reduce.hardware import unchanged_onednn
+
+
+def test_onednn_is_enabled_again() -> None:
+    """Also after an error; a user who has disabled it keeps it disabled."""
+    with pytest.raises(KeyError), unchanged_onednn():
+        torch.backends.mkldnn.set_flags(False, None, None, None)
+        raise KeyError
+    assert torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.set_flags(False, None, None, None)
+    try:
+        with unchanged_onednn():
+            pass
+        assert not torch.backends.mkldnn.enabled
+    finally:
+        torch.backends.mkldnn.set_flags(True, None, None, None)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_a_product_that_the_cpu_cannot_compute() -> None:
+    with unchanged_onednn():
+        torch.ones(64, 64, dtype=torch.bfloat16) @ torch.ones(64, 64, dtype=torch.bfloat16)
+    assert torch.backends.mkldnn.enabled
