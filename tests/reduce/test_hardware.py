@@ -9,10 +9,9 @@ from contrapose.reduce.hardware import unchanged_onednn
 
 
 def test_onednn_is_enabled_again() -> None:
-    """Also after an error; a user who has disabled it keeps it disabled."""
-    with pytest.raises(KeyError), unchanged_onednn():
+    """A user who has disabled it keeps it disabled."""
+    with unchanged_onednn():
         torch.backends.mkldnn.set_flags(False, None, None, None)
-        raise KeyError
     assert torch.backends.mkldnn.enabled
     torch.backends.mkldnn.set_flags(False, None, None, None)
     try:
