@@ -26,7 +26,7 @@ LARGE = [
     ("clip", 16384, 768), ("siglip", 16384, 768), ("hardest", 8192, 768),
 ]  # fmt: skip
 SMALL = [(loss, n, d) for n in (256, 4096) for d in (128, 768) for loss in ("nt_xent", "clip", "siglip")]
-CPU = [(loss, n, 128) for n in (256, 2048) for loss in ("nt_xent", "dystress", "hardest", "clip", "siglip")]
+CPU = [(loss, n, 128) for n in (256, 1024) for loss in ("nt_xent", "dystress", "hardest", "clip", "siglip")]
 
 
 def measure(device: str, seconds: float) -> None:
