@@ -75,5 +75,6 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the hint `; did you mean 'x'?` with the most similar known name; empty if no known name is similar."""
     from difflib import get_close_matches
 
-    matches = get_close_matches(name, known, n=1, cutoff=cutoff)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    lower = {other.lower(): other for other in known}
+    matches = get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)
+    return f"; did you mean {lower[matches[0]]!r}?" if matches else ""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.parallel import DistributedDataParallel
 
-from contrapose import cosine, cross, dcl, hardest, nt_xent
+from contrapose import clip, cosine, cross, dcl, hardest, nt_xent
 from contrapose.integrations.open_clip import ClipLoss, SigLipLoss
 
 PAIRS, WIDTH = 6, 5
@@ -173,3 +173,13 @@ def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
         one = gradients(SigLipLoss(), -5.0, 0, 1) if "siglip" in name else gradients(ClipLoss(), None, 0, 1)
         for value, expected in zip(values, one, strict=True):
             torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize(("name", "objective"), [("clip", clip), ("dcl", dcl)])
+def test_logit_scale_replaces_the_number_of_a_method(name: str, objective: Callable[..., Tensor]) -> None:
+    """A temperature that the user writes, and a function of similarity, are kept."""
+    images, texts, scale = torch.randn(8, 4), torch.randn(8, 4), torch.tensor(14.3)
+    expected = ClipLoss(objective=objective)(images, texts, scale)
+    torch.testing.assert_close(ClipLoss(objective=name)(images, texts, scale), expected)
+    written = ClipLoss(objective=f"{name}(temperature=0.5)")
+    torch.testing.assert_close(written(images, texts, scale), written(images, texts, torch.tensor(1.0)))

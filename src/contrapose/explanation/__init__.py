@@ -13,10 +13,11 @@ from contrapose.explanation.curves import (
     sweep,
     typical_negatives,
 )
-from contrapose.explanation.subject import Subject
+from contrapose.explanation.subject import Explainable, Subject
 from contrapose.explanation.words import words
 
 __all__ = [
+    "Explainable",
     "Subject",
     "Sweep",
     "false_negative_push",

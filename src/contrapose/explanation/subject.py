@@ -6,16 +6,33 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from contrapose.losses.catalogue import Method
+from contrapose.losses.module import Loss
 from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Hardest, steps
 from contrapose.temperature import Learned, Profile, Schedule
+
+Explainable: TypeAlias = str | Method | Loss | Callable[..., Tensor]
+
+
+def _objective_of(loss: Explainable, data: str | None) -> partial[Tensor]:
+    """Return a loss as a function of pairs with its settings."""
+    if isinstance(loss, str):
+        return parse(loss, data)
+    if isinstance(loss, Loss):
+        return partial(loss.objective, **loss.settings)
+    if isinstance(loss, Method):
+        return loss(data)
+    if not callable(loss):
+        raise ValueError(f"loss: expected text such as 'dystress', a function of pairs or a Loss, got {loss!r}")
+    return loss if isinstance(loss, partial) else partial(loss)
 
 
 @dataclass(frozen=True)
@@ -27,15 +44,16 @@ class Subject:
     settings: dict[str, Any]
 
     @classmethod
-    def of(cls, text: str, data: str | None = None, *, epoch: int = 0) -> Subject:
-        """Return the loss that `text` describes; a schedule takes its value at `epoch`."""
-        parsed = parse(text, data)
-        if traits_of(parsed.func).takes != "pairs":
+    def of(cls, loss: Explainable, data: str | None = None, *, epoch: int = 0) -> Subject:
+        """Return a loss, given as text, as a function of pairs or as a `Loss`; a schedule takes its value at `epoch`."""
+        chosen = _objective_of(loss, data)
+        name = loss if isinstance(loss, str) else getattr(chosen.func, "__name__", "loss")
+        if traits_of(chosen.func).takes != "pairs":
             raise ValueError(
-                f"loss: {text} is not a loss of similarities, so there is no penalty on a similarity to show"
+                f"loss: {name} is not a loss of similarities, so there is no penalty on a similarity to show"
             )
-        settings = {name: _current(value, epoch) for name, value in parsed.keywords.items()}
-        return cls(text, parsed.func, settings)
+        settings = {name: _current(value, epoch) for name, value in chosen.keywords.items()}
+        return cls(name, chosen.func, settings)
 
     def __call__(self, pairs: AnyPairs) -> Tensor:
         """Return the loss. Arguments that a network or a state would provide take their values before training."""

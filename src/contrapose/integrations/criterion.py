@@ -13,6 +13,7 @@ from contrapose.losses.catalogue import Method
 from contrapose.losses.module import Loss
 from contrapose.losses.objective import traits_of, with_state
 from contrapose.losses.parse import parse
+from contrapose.temperature import Learned
 
 Objective: TypeAlias = str | Method | Callable[..., Tensor]
 
@@ -23,14 +24,18 @@ def make_criterion(
     *,
     temperature: Any = None,
     default_temperature: float | None = None,
+    batch_temperature: bool = False,
     data: str | None = None,
 ) -> Loss:
     """Return the objective with its settings as a `Loss`.
 
     Text is parsed ("dystress", "nt_xent(temperature=cosine(0.07, 0.2))"), and `data` selects the catalogue's values.
-    `default_temperature` is used if neither the objective nor the user sets a temperature.
+    `default_temperature` is used if neither the objective nor the user sets a temperature. With `batch_temperature` the batch
+    brings one, which replaces a method's number, but not a function of similarity.
     """
     chosen = _with_settings(objective, data)
+    if batch_temperature and _is_default(objective, chosen.keywords.get("temperature")):
+        chosen = partial(chosen.func, **{k: v for k, v in chosen.keywords.items() if k != "temperature"})
     settings = {**chosen.keywords, **settings}
     if temperature is not None:
         settings["temperature"] = temperature
@@ -38,6 +43,12 @@ def make_criterion(
         settings.setdefault("temperature", default_temperature)
     _refuse_state(chosen.func, settings)
     return Loss(chosen.func, **settings)
+
+
+def _is_default(objective: Objective, temperature: Any) -> bool:
+    """Return whether a temperature is a number, or a learned one, that a method has by default."""
+    by_name = isinstance(objective, Method) or (isinstance(objective, str) and "temperature" not in objective)
+    return by_name and isinstance(temperature, int | float | Learned)
 
 
 def takes_setting(objective: Callable[..., Tensor], name: str) -> bool:

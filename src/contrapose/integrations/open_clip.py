@@ -25,7 +25,7 @@ class _TwoTowers(nn.Module):
         self, objective: Objective, settings: dict[str, Any], temperature: Any, rank: int, world_size: int
     ) -> None:
         super().__init__()
-        self.criterion = make_criterion(objective, settings, temperature=temperature)
+        self.criterion = make_criterion(objective, settings, temperature=temperature, batch_temperature=True)
         self.rank, self.world_size = rank, world_size
 
     def _gathered(self, rows: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
+from inspect import signature
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from torch import Tensor
@@ -24,6 +25,15 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
+def _unchanged(value: Any, settings: Settings, positive: float) -> Any:
+    return value
+
+
+def doubled(value: float, settings: Settings, positive: float) -> float:
+    """Return a temperature that is twice the setting's value."""
+    return 2 * value
+
+
 @dataclass(frozen=True)
 class Softness:
     """The setting that makes an objective softer or sharper, for `explain`."""
@@ -33,7 +43,8 @@ class Softness:
     factor: float = 1.0
     start: float | None = None  # its default if a state stores the value and the user gives none
     # From the setting's value, the other settings and the positive's similarity to the temperature in effect, if there is one
-    nominal: Callable[[Any, Settings, float], Any] = lambda value, settings, positive: value
+    # Not a lambda, which could not be pickled with a `Loss`
+    nominal: Callable[[Any, Settings, float], Any] = _unchanged
 
 
 @dataclass(frozen=True)
@@ -129,8 +140,13 @@ def _refusal(function: Callable[..., Tensor], described: Traits, *received: Any)
     wanted = "the result of two_views, views, cross, queue, bank or from_similarities"
     arguments = "two_views(z1, z2)" if described.make_pairs is None else "z1, z2"
     arguments = _WITH_TARGETS if described.needs_target else arguments
-    two = isinstance(received[0], Tensor)
-    hint = f"; for two views write {function.__name__}({arguments})" if two else ""
+    name, hint = function.__name__, ""
+    if isinstance(received[0], Pairs | Similarities):
+        hint = f"; settings are named, as in {name}(pairs, {list(signature(function).parameters)[1]}=…)"
+    elif isinstance(received[0], Tensor) and "labels" in signature(function).parameters and len(received) == 1:
+        hint = f"; for one view write {name}(views([z]), labels=y), for two {name}({arguments}, labels=y)"
+    elif isinstance(received[0], Tensor):
+        hint = f"; for two views write {name}({arguments})"
     return f"pairs: expected {wanted}, got {names}{hint}"
 
 

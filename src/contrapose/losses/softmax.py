@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from contrapose.losses.finish import cross_entropy, finish
-from contrapose.losses.objective import Settings, Softness, objective
+from contrapose.losses.objective import Settings, Softness, doubled, objective
 from contrapose.pairs import AnyPairs, Pairs, Similarities, cross
 from contrapose.pairs.negatives import Negatives, may_leave_none, same_view, steps
 from contrapose.pairs.negatives import other_views as only_other_views
@@ -158,7 +158,7 @@ def _untrained_score(settings: Settings, anchors: int) -> dict[str, Any]:
     provided=("score",),
     untrained=_untrained_score,
     # sigmoid(0) = 1/2 before training
-    softness=Softness("base", nominal=lambda base, settings, positive: 2 * base),
+    softness=Softness("base", nominal=doubled),
 )
 def tau(
     pairs: AnyPairs,

@@ -117,7 +117,7 @@ DEFAULT = "simclr,dystress"
 
 def test_each_loss_at_each_temperature(capsys: pytest.CaptureFixture[str]) -> None:
     assert Compare(given={}).all_losses(DEFAULT) == ["simclr", "dystress"]
-    swept = Compare(given={}, temperatures=("0.05", "0.1", "0.07:0.2")).all_losses(DEFAULT)
+    swept = Compare(given={}, temperatures=("0.05,0.1", "0.07:0.2")).all_losses(DEFAULT)
     assert swept == [f"simclr(temperature={t})" for t in ("0.05", "0.1", "cosine(0.07, 0.2)")]
     both = Compare(given={}, losses="dcl,nt_xent(hardness=9.0)", temperatures=("0.1", "0.10", "0.5")).all_losses(
         DEFAULT

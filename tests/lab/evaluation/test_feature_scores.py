@@ -32,7 +32,7 @@ def test_a_gain_counts_only_beyond_the_uncertainty_of_the_test_set() -> None:
     # The standard error of the difference is √((0.54 · 0.46 + 0.5 · 0.5) / n): 7.1 points for 100 images, 0.7 for 10,000.
     text = no_gain(scores, baselines, count=100, noun="test images")
     assert text == (
-        "training has gained nothing measurable: knn_top1 is 54.0 %, and 50.0 % for raw pixels (on 100 test images, differences "
+        "training has gained nothing measurable over raw pixels: knn_top1 is 54.0 %, against 50.0 % (on 100 test images, differences "
         "of up to 13.8 points can be chance)"
     )
     assert no_gain(scores, baselines, count=10_000, noun="test images") == ""

@@ -72,7 +72,7 @@ def test_what_training_is_worth() -> None:
         "kNN accuracy is 40.0 % on raw pixels, 50.0 % with the untrained encoder, and 60.0 to 80.0 % after training."
     )
     nothing = learned(STUDY, results_of(references=(40.0, 85.0), a=80.0, b=70.0, c=60.0))[1]
-    assert nothing.endswith("Training has gained nothing yet: use more --epochs, or other --views.")
+    assert nothing.endswith("Training is not yet above all of these: use more --epochs, or other --views.")
 
 
 def test_a_page_without_metrics_has_no_empty_chart() -> None:

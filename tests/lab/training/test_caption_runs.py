@@ -254,6 +254,21 @@ def test_a_run_learns_and_its_model_embeds_both_sides(data: Path, tmp_path: Path
     assert model.evaluate(split) == trainer.model.evaluate(trainer.split)
 
 
+def test_evaluate_uses_the_images_that_the_run_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also if the data has no splits; scores on images that were trained on would be too high."""
+    data = write_folder(tmp_path / "data")
+    rows = [line.split("\t")[:2] for line in (data / "captions.tsv").read_text().splitlines()]
+    (data / "captions.tsv").write_text("".join(f"{image}\t{caption}\n" for image, caption in rows))
+    trainer = trainer_of(run_of(data, hold_out=0.25, batch=3), tmp_path / "run")
+    scores = trainer.train()
+    assert len(trainer.split.held_out) == 3
+    main(["evaluate", str(tmp_path / "run")])
+    output = capsys.readouterr()
+    assert "captions: 3 images with " in output.err
+    found = json.loads(output.out)
+    assert {name: found[name] for name in scores} == pytest.approx(scores, rel=1e-5)
+
+
 def test_embed_writes_features_of_images_and_captions(trained: Path, data: Path, tmp_path: Path) -> None:
     from pyarrow import parquet
 

@@ -94,7 +94,7 @@ def test_train_and_evaluate_show_baselines(tmp_path: Path, capsys: pytest.Captur
     saved = json.loads((tmp_path / "run" / "baselines.json").read_text())["baselines"]
     assert f" % · raw pixels {saved['raw pixels']['knn_top1']:.2f} · untrained encoder " in line
     assert line.endswith(" · chance 9.50   (last epoch, 3 neighbours)")  # 19 of the 200 test images
-    assert lines[-1].startswith("training has gained nothing measurable: knn_top1 is ")
+    assert lines[-1].startswith("training has gained nothing measurable over ")
     assert lines[-1].endswith("points can be chance); use more --epochs, or other --views")
     main(["evaluate", run, "--linear", "cacr"])
     captured = capsys.readouterr()
@@ -143,4 +143,4 @@ def test_recall_of_captions_is_printed_beside_chance(tmp_path: Path, capsys: pyt
     main(["evaluate", str(tmp_path / "run")])
     captured = capsys.readouterr()
     assert "chance_text_to_image_recall_1" in json.loads(captured.out)
-    assert "training has gained nothing measurable: image_to_text_recall_1 is " in captured.err
+    assert "training has gained nothing measurable over chance: image_to_text_recall_1 is " in captured.err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -47,14 +47,14 @@ class Compare(DeviceOption):
 
     A folder of images needs one subfolder per class; if the folder has train/ and test/, each of the two needs the subfolders.
     Losses are compared by kNN accuracy on images, by recall@1 on the held-out pairs in a file of text pairs, and by text-to-image
-    recall@1 on the held-out images with captions. All training
-    options of `train` except --loss and --seed are available. Each loss is trained with the framework and the head that it
-    needs, unless you set them. Each comparison writes its own report; run the same command again to resume.
+    recall@1 on the held-out images with captions. All settings of a run that `train` takes, except --loss and --seed, are
+    available. Each loss is trained with the framework and the head that it needs, unless you set them. Each comparison writes its
+    own report; run the same command again to resume.
     """
 
     common: ClassVar[Mapping[str, str]] = {
         "data": "Folder of images, data set's name, file of texts",
-        "losses": "Losses to compare, separated by commas",
+        "losses": "Losses, with commas; or use --temperatures",
         "seeds": "Number of runs per loss",
         "encoder": "Encoder, such as resnet18 or timm:NAME",
         "epochs": "Passes over the data",
@@ -112,7 +112,12 @@ class Compare(DeviceOption):
             return losses
         if not self.losses:
             losses = losses[:1]
-        return list(dict.fromkeys(with_temperature(loss, t) for loss in losses for t in self.temperatures))
+        return list(dict.fromkeys(with_temperature(loss, t) for loss in losses for t in _separate(self.temperatures)))
+
+
+def _separate(values: Sequence[str]) -> list[str]:
+    """Return values that are separated by spaces or by commas."""
+    return [part for value in values for part in value.split(",") if part]
 
 
 def check_given(given: Settings) -> None:

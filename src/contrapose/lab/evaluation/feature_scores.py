@@ -89,6 +89,6 @@ def no_gain(scores: Mapping[str, float], baselines: Mapping[str, Mapping[str, fl
     if score - baseline > margin:
         return ""
     return (
-        f"training has gained nothing measurable: {name} is {score:.1f} %, and {baseline:.1f} % for {best} (on {count:,} {noun}, "
-        f"differences of up to {margin:.1f} points can be chance)"
+        f"training has gained nothing measurable over {best}: {name} is {score:.1f} %, against {baseline:.1f} % "
+        f"(on {count:,} {noun}, differences of up to {margin:.1f} points can be chance)"
     )

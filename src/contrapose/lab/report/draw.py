@@ -117,6 +117,8 @@ def _draw_curves(ax: Any, chart: Chart) -> None:
             ax.minorticks_off()
     elif all(x == int(x) for series in chart.series for x in series.x):
         ax.xaxis.get_major_locator().set_params(integer=True)  # there is no epoch 1.5
+    else:
+        ax.xaxis.get_major_locator().set_params(nbins=5)  # long numbers would touch each other
     if chart.is_map:
         hide_axes(ax)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from contrapose.explanation import (
+    Explainable,
     Subject,
     Sweep,
     false_negative_push,
@@ -57,12 +58,12 @@ class Explanation:
         return "\n".join(self.sections(self.figure()))
 
 
-def explain(*losses: str, data: str | None = None, epoch: int = 0) -> Explanation:
-    """Explain losses, written as in `contrapose train --loss`; `data` chooses the catalogue's values for a data set.
+def explain(*losses: Explainable, data: str | None = None, epoch: int = 0) -> Explanation:
+    """Explain losses; `data` chooses the catalogue's values for a data set.
 
     `print(explain("dystress", "simclr"))` prints sentences; `.figure()` is a matplotlib figure; a notebook shows both.
 
-    losses   losses to explain and compare
+    losses   losses to compare: text as in `contrapose train --loss`, functions of pairs, or instances of `Loss`
     data     name of a data set, such as cifar10; default: the methods' default values
     epoch    epoch at which schedules are evaluated
     """

@@ -308,6 +308,8 @@ def best_temperature(study: Study, results: Results, line: str) -> str:
     similar = [f"{rows[name].x:g}" for name in hits if name != best and f"{rows[name].x:g}" not in below]
     parts = [f"{list_words(below)} {'is' if len(below) == 1 else 'are'} below it by more than chance"] if below else []
     parts += [f"{list_words(similar)} may be as good"] if similar else []
+    if not below:  # otherwise "the best" would claim more than is known
+        text = text.replace("The best temperature", "The temperature with the highest mean", 1)
     return f"{text}; {', and '.join(parts)}."
 
 
@@ -379,5 +381,5 @@ def _compare_with_references(study: Study, results: Results) -> tuple[str, ...]:
     parts = [f"{cell.mean:.1f} % {name}" for name, cell in zip(names, without.values(), strict=True)]
     text = f"{score.words} is {', '.join(parts)}, and {low:.1f} to {high:.1f} % after training."
     if high <= max(cell.mean for cell in without.values()):
-        text += " Training has gained nothing yet: use more --epochs, or other --views."
+        text += " Training is not yet above all of these: use more --epochs, or other --views."
     return (text,)

@@ -101,6 +101,17 @@ def _divide(listing: CaptionList, hold_out: float) -> tuple[torch.Tensor, torch.
     return everything[kept], test, (note,)
 
 
+def with_held_out(listing: CaptionList, hold_out: float) -> CaptionList:
+    """Return a listing whose splits say which images a run holds out; unchanged if the data itself has splits."""
+    if listing.splits:
+        return listing
+    _, test, _ = _divide(listing, hold_out)
+    splits = ["train"] * len(listing.images)
+    for image in test.tolist():
+        splits[image] = "test"
+    return replace(listing, splits=tuple(splits)) if len(test) else listing
+
+
 def load(
     settings: DataSettings, listed: CaptionIndex, tokenizer: Any, views: CaptionViews, *, cache: Path | None = None
 ) -> Split:

@@ -14,6 +14,7 @@ from torch import Tensor
 from contrapose.lab.evaluation.feature_scores import no_gain
 from contrapose.lab.modalities.captions.commands.sheet import retrieval_rows, retrieval_sheet
 from contrapose.lab.modalities.captions.files import CaptionList, open_captions
+from contrapose.lab.modalities.captions.load import with_held_out
 from contrapose.lab.modalities.captions.pretrained import load_image_text_model
 from contrapose.lab.modalities.captions.recall import CaptionIndex, caption_chance, caption_recall
 from contrapose.lab.modalities.captions.zero_shot import (
@@ -102,7 +103,12 @@ class ImageTextOptions:
             path = next(iter(find_data(model.run, run)), model.run.data)
             options = replace(options, captions=Path(path))
         common = replace(common, columns=common.columns or model.run.columns)
-        return options.read(common).score(towers_of(model))
+        tasks = options.read(common)
+        if (
+            self.captions is None and tasks.captions is not None
+        ):  # other data was not trained on, and is scored as a whole
+            tasks = replace(tasks, captions=with_held_out(tasks.captions, model.run.hold_out))
+        return tasks.score(towers_of(model))
 
     def read(self, common: CommonOptions) -> ImageTextTasks:
         """List the data for both tasks; images stay on disk."""
