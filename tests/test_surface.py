@@ -37,6 +37,7 @@ assert not new, new
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.thorough
 def test_explain_in_a_notebook() -> None:
     explanation = contrapose.explain("dystress", "simclr")
     assert "dystress" in str(explanation)

@@ -125,7 +125,7 @@ print(json.dumps(worst))
 IN_BLOCKS = ("queue batch cacr", "queue batch cacr reversed", "queue batch align_uniform")
 
 
-@pytest.mark.parametrize("pair", every(3, combinations()), ids=named)
+@pytest.mark.parametrize("pair", every(7, combinations()), ids=named)
 def test_blocks_equal_the_whole_matrix(pair: tuple[Case, Kind], promise: Promise) -> None:
     case, kind = pair
     raw = kind.draw(m=5, d=3)

@@ -43,6 +43,7 @@ def test_any_number_of_workers_gives_the_same_weights(
     assert len({hashes(tmp_path / str(workers)) for workers in numbers}) == 1
 
 
+@pytest.mark.thorough
 def test_a_dead_worker_stops_the_training(folder: Path, tmp_path: Path, promise: Promise) -> None:
     main, workers = start_training(folder, tmp_path)
     os.kill(workers[0], signal.SIGKILL)

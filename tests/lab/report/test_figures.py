@@ -17,6 +17,7 @@ from contrapose.lab.report.page import drawing, page, section
 from contrapose.lab.report.style import save
 
 
+@pytest.mark.thorough
 def test_figure_and_page_of_a_loss(tmp_path: Path) -> None:
     subjects = [Subject.of("dystress"), Subject.of("simple")]
     figure = explain_figure(subjects, ode=True)

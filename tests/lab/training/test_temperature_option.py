@@ -55,6 +55,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "LOW:HIGH" in error_message(capsys, "train", "--temperature", "0.2:0.1")
 
 
+@pytest.mark.thorough
 def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["explain", "nt_xent", "--temperature", "0.07:0.2", "-o", str(tmp_path / "a.png")])
     assert "nt_xent(temperature=cosine(0.07, 0.2))" in capsys.readouterr().out
