@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 demo: $(VENV)/demo  ## the uniformity-tolerance dilemma on small digits, in five minutes on two slow cores
 	$(BIN)/contrapose demo
 
-test: $(READY)  ## check the style and test: what every commit runs, five minutes on two slow cores
+test: $(READY)  ## check the style and test: what every commit runs, six minutes on two slow cores
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(PYTEST) -n $(JOBS) --dist loadgroup -m 'not slow and not thorough'

@@ -143,8 +143,7 @@ def killed_and_resumed(folder: Path, moments: random.Random, times: int) -> int:
 @pytest.mark.parametrize(
     ("seed", "times"),
     [
-        (0, 1),
-        pytest.param(0, 3, marks=pytest.mark.thorough),
+        *(pytest.param(0, n, marks=pytest.mark.thorough) for n in (1, 3)),
         *(pytest.param(n, 3, marks=pytest.mark.slow) for n in range(1, 10)),
     ],
 )

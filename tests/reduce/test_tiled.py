@@ -292,7 +292,7 @@ def run(script: str, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("options", "cases"),
     [
-        ([17, 20, "tf32x3", "each once"], 14),
+        pytest.param([17, 20, "tf32x3", "each once"], 14, marks=pytest.mark.thorough),
         pytest.param([17, 20, "tf32x3", False], 3 * 14 + 6 * 4, marks=pytest.mark.thorough),
         pytest.param([33, 40, "tf32x3", True], 9 * 14, marks=pytest.mark.slow),
     ],
