@@ -171,7 +171,7 @@ class Hardest(Choice):
             _REPORTED.add(self)
             warnings.warn(
                 f"negatives: {self!r} keeps all negatives of an anchor that has fewer than {self.k}: {reason}, as in a smaller "
-                f"last batch. This is said once; hardest({self.k}, strict=True) raises an error instead",
+                f"last batch. This warning appears once; hardest({self.k}, strict=True) raises an error instead",
                 stacklevel=2,
             )
 

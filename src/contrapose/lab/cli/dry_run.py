@@ -16,6 +16,7 @@ import torch
 
 from contrapose.lab.cli.progress import format_duration
 from contrapose.lab.cli.run_options import GROUPS
+from contrapose.lab.counts import count_of
 from contrapose.lab.frameworks import FRAMEWORKS
 from contrapose.lab.training import Run, Trainer, drain
 from contrapose.lab.training.continuation import continued_run, recorded_run
@@ -119,7 +120,7 @@ def _describe(trainer: Trainer) -> Iterator[str]:
     trained = sum(parameter.numel() for parameter in context.parameters()) / 1e6
     yield f"{'parameters':12}encoder {encoder:.3g} M, projector {projector:.3g} M; {trained:.3g} M are trained in all"
     steps = trainer.steps_per_epoch
-    yield f"{'steps':12}{steps:,} per epoch, {trainer.total_steps:,} in {_count(run.epochs, 'epoch')}"
+    yield f"{'steps':12}{steps:,} per epoch, {trainer.total_steps:,} in {count_of(run.epochs, 'epoch')}"
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Run)}
@@ -163,23 +164,19 @@ def _describe_cost(trainer: Trainer, measured: Measurement, epochs_done: int) ->
     """Yield lines on memory and time, with how they were estimated."""
     run, device = trainer.run, trainer.device
     where = "on the GPU" if device.type == "cuda" else "in this process"
-    yield f"{'memory':12}{measured.memory / 2**20:,.0f} MiB {where}, the peak in {_count(measured.steps, 'step')}"
+    yield f"{'memory':12}{measured.memory / 2**20:,.0f} MiB {where}, the peak in {count_of(measured.steps, 'step')}"
     open_epochs = range(epochs_done + 1, run.epochs + 1)
     evaluations = sum(trainer.evaluation.due(epoch)[0] for epoch in open_epochs)
     steps = len(open_epochs) * trainer.steps_per_epoch
     seconds = steps * measured.step_seconds + evaluations * measured.evaluation_seconds
     how = "measured" if measured.evaluated else "estimated from the steps"
-    taken = f"{_count(steps, 'step')} of {_format_short(measured.step_seconds)} (mean of {measured.steps})"
-    evaluated = f"{_count(evaluations, 'evaluation')} of {_format_short(measured.evaluation_seconds)} ({how})"
+    taken = f"{count_of(steps, 'step')} of {_format_short(measured.step_seconds)} (mean of {measured.steps})"
+    evaluated = f"{count_of(evaluations, 'evaluation')} of {_format_short(measured.evaluation_seconds)} ({how})"
     yield f"{'time':12}about {format_duration(seconds)} on {device}: {taken} and {evaluated}"
     if device.type == "cuda":
         yield f"{'':12}Training captures the step in a CUDA graph where it can, and then takes less time than this."
     if run.extra_metrics:
         yield f"{'':12}The time for --extra-metrics {' '.join(run.extra_metrics)} is not included."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _format_short(seconds: float) -> str:

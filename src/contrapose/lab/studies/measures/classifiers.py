@@ -12,7 +12,7 @@ from contrapose.lab.evaluation import FINE_TUNING, KNN, PROBES, few_shot
 from contrapose.lab.evaluation.feature_scores import score_features, scored_sources
 from contrapose.lab.modalities import AUGMENTATIONS, Split
 from contrapose.lab.studies.files import data_name
-from contrapose.lab.studies.measures.measure import Context, Evaluation, Words
+from contrapose.lab.studies.measures.measure import Context, Evaluation, Words, hits_as_text
 from contrapose.lab.training import Model, Run
 from contrapose.lab.training.initial_model import start
 from contrapose.lab.training.records.extra_metrics import PROBE_SCORES, recorded_measures
@@ -111,7 +111,7 @@ class KNNHits(Evaluation):
     def evaluate(self, context: Context) -> dict[str, Any]:
         """Return the digits as a text."""
         hits = KNN(context.model.run.knn).hits(*_labelled_features(context.model, context.split))[:, 0]
-        return {self.key: "".join(str(int(hit)) for hit in hits.tolist())}
+        return {self.key: hits_as_text(hits)}
 
 
 @dataclass(frozen=True)

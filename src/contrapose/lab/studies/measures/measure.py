@@ -16,9 +16,16 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from torch import Tensor
+
 from contrapose.lab.modalities import Split
 from contrapose.lab.studies.run_directory import Reading, RunDirectory
 from contrapose.lab.training import Model, Run
+
+
+def hits_as_text(hits: Tensor) -> str:
+    """Return a digit for each test sample: 1 if it is a hit, else 0."""
+    return "".join(str(int(hit)) for hit in hits.tolist())
 
 
 class Words(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 from contrapose.lab.modalities import Split
 from contrapose.lab.modalities.evaluations import JointEvaluation
 from contrapose.lab.modalities.source import Retrieval
-from contrapose.lab.studies.measures.measure import Context, Evaluation, Words
+from contrapose.lab.studies.measures.measure import Context, Evaluation, Words, hits_as_text
 from contrapose.lab.training import Model
 from contrapose.lab.training.initial_model import start
 from contrapose.metrics.retrieval import wrong_before
@@ -27,7 +27,7 @@ class RecallHits(Evaluation):
         pairs = _held_out(context.model, context.split)
         queries, documents = context.model.features(pairs.queries), context.model.features(pairs.documents)
         wrong = wrong_before(queries, documents, ids=pairs.ids)
-        return {self.key: "".join(str(int(hit)) for hit in (wrong == 0).tolist())}
+        return {self.key: hits_as_text(wrong == 0)}
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class JointHits(Evaluation):
         """Return the digits as a text."""
         joint = _joint(context.model)
         hits = joint.hits(context.model.towers, context.split)
-        return {self.key: "".join(str(int(hit)) for hit in hits.tolist())}
+        return {self.key: hits_as_text(hits)}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from contrapose.lab.counts import count_of
 from contrapose.lab.evaluation.feature_scores import no_gain
 from contrapose.lab.modalities.captions.commands.sheet import retrieval_rows, retrieval_sheet
 from contrapose.lab.modalities.captions.files import CaptionList, open_captions
@@ -157,7 +158,7 @@ class ImageTextTasks:
         _print_notes(class_name_notes(self.class_names))
         print(
             f"zero-shot: {len(images):,} images of {images.name}, {len(self.class_names)} classes, "
-            f"{len(self.templates)} prompt{'s' if len(self.templates) > 1 else ''} for each",
+            f"{count_of(len(self.templates), 'prompt')} for each",
             file=sys.stderr,
         )
         classes = class_embeddings(towers.embed_texts, self.class_names, self.templates)
