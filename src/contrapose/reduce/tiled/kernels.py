@@ -95,9 +95,9 @@ def _sum_and_store(
         # An anchor without negatives in this tile: -inf - (-inf) would be NaN.
         finite = tl.where(largest == float("-inf"), 0.0, largest)
         e = tl.exp2(scaled - tl.expand_dims(finite, AXIS))
-    if SECOND == 1:
-        e2 = e * s
     if HARDEST_ONLY:
+        if SECOND == 1:
+            e2 = e * s
         # -inf marks pairs that are not negatives.
         below, not_above = compare_with_threshold(tl.where(logit == float("-inf"), -4.0, s), threshold)
         above_count, count_here = count_hardest(below, not_above, AXIS)
@@ -112,9 +112,15 @@ def _sum_and_store(
             CONSTANT_SHIFT=CONSTANT_SHIFT, SECOND=SECOND,
         )  # fmt: skip
     else:
-        tl.store(here, tl.sum(e, AXIS), inside)
+        total = tl.sum(e, AXIS)
+        second = total
+        if SECOND == 1:
+            second = tl.sum(e * s, AXIS)
+        if SECOND == 2:
+            second = tl.sum(e2, AXIS)
+        tl.store(here, total, inside)
         if SECOND > 0:
-            tl.store(here + planes_stride, tl.sum(e2, AXIS), inside)
+            tl.store(here + planes_stride, second, inside)
         if not CONSTANT_SHIFT:
             tl.store(here + 2 * planes_stride, largest, inside)
 
