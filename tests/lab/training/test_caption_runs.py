@@ -272,7 +272,7 @@ def test_evaluate_uses_the_images_that_the_run_held_out(tmp_path: Path, capsys: 
 def test_embed_writes_features_of_images_and_captions(trained: Path, data: Path, tmp_path: Path) -> None:
     from pyarrow import parquet
 
-    root = ["--data-root", str(tmp_path)]
+    root = ["--data-root", str(tmp_path), "--device", "cpu"]
     main(["embed", str(trained), str(data), "--out", str(tmp_path / "features.npz"), *root])
     arrays = np.load(tmp_path / "features.npz")
     model = load_any(trained, device="cpu")
@@ -417,7 +417,7 @@ def test_the_command_line_recognises_captions(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     options = ["--size", str(SIZE), "--epochs", "1", "--batch", "2", "--accumulate", "4", "--grad-cache"]
-    main(["train", "--data", str(data), *options, "--out", "run"])
+    main(["train", "--data", str(data), *options, "--out", "run", "--device", "cpu"])
     run = Run.load(Path("run") / "run.json")
     assert (run.modality, run.framework, run.loss, run.text_encoder) == ("captions", "two_towers", "clip", "tiny")
     assert "10 images with 25 captions" in capsys.readouterr().out

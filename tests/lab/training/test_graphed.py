@@ -320,7 +320,7 @@ def test_lars_with_its_learning_rate_in_a_tensor() -> None:
         {"framework": "moco", "norm_splits": 4, "symmetric": True, "batch_negatives": True},
         *CASES.values(),
         {"loss": "isogclr"},
-        # Their gradients are large: at 1e-4, bf16 and float32 on one CPU are 2 to 6 % apart after 20 steps.
+        # The gradients of these losses are large: at 1e-4, bf16 and float32 on one CPU are 2 to 6 % apart after 20 steps.
         {"loss": "w_mse(size=32)", "width": 16, "lr": 1e-6},
         {"loss": "barlow_twins", "lr": 1e-6},
         {"loss": "vicreg", "lr": 1e-6},
@@ -329,7 +329,10 @@ def test_lars_with_its_learning_rate_in_a_tensor() -> None:
 )
 def test_the_graph_has_the_losses_of_the_cpu(change: dict[str, Any], tmp_path: Path) -> None:
     # A higher learning rate amplifies rounding from step to step: bf16 and float32 on one CPU are 0.3 apart after 20 steps at 0.01.
-    run = Run(**SETTINGS | {"precision": "bf16", "limit": 640, "lr": 1e-4} | change)
+    rate = (
+        1e-4 if change.get("similarity", "cosine") == "cosine" else 1e-6
+    )  # distances are large too: 19 % apart at 1e-4
+    run = Run(**SETTINGS | {"precision": "bf16", "limit": 640, "lr": rate} | change)
     losses, _ = train_eagerly(run, tmp_path / "eager")
     trainer = Trainer(run, tmp_path / "graph", log=quiet)
     captured = GraphedSteps(trainer.context)

@@ -26,10 +26,10 @@ def optimiser(run: Run, network: nn.Module, criterion: nn.Module) -> Optimizer:
         # In fp16, if the first step overflows, fused SGD would be left with an uninitialised momentum buffer.
         fused = (cuda and run.precision != "fp16") or None
         return torch.optim.SGD(groups, run.lr, momentum=0.9, weight_decay=run.weight_decay, fused=fused)
-    if run.optimiser == "adam":
-        return torch.optim.Adam(groups, run.lr, weight_decay=run.weight_decay, fused=cuda or None, capturable=cuda)
-    if run.optimiser == "adamw":
-        return torch.optim.AdamW(groups, run.lr, fused=cuda or None, capturable=cuda)
+    if run.optimiser in ("adam", "adamw"):
+        kind = torch.optim.Adam if run.optimiser == "adam" else torch.optim.AdamW
+        betas = 0.9, run.adam_beta2
+        return kind(groups, run.lr, betas, weight_decay=run.weight_decay, fused=cuda or None, capturable=cuda)
     return LARS(groups, run.lr, form="moco" if run.optimiser == "lars-moco" else "lightly")
 
 

@@ -39,6 +39,7 @@ ADDED: dict[str, Any] = {
     "epoch_slices": 1,
     "keep_best": "",
     "threads": 0,
+    "adam_beta2": 0.999,
 }
 # Settings with these values are chosen for the data and the device (training/defaults.py) before the run is named.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
@@ -86,6 +87,9 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     """sgd, adam, adamw, lars (as in lightly) or lars-moco."""
     lr: float = -1.0
     """Peak learning rate; -1: chosen for the optimiser, the batch size and the encoder."""
+    adam_beta2: float = setting(0.999, Rule(most=0.999999))
+    """In adam and adamw: the weight of the past in the average of squared gradients, by whose root a step is divided. An average
+    that forgets faster (0.98) makes smaller steps when a large gradient follows many small ones."""
     weight_decay: float = 1e-4
     """Weight decay."""
     schedule: str = setting("cosine", Rule(choices=("cosine", "linear", "step", "constant")))

@@ -22,8 +22,8 @@ _DYSTRESS_ROWS: tuple[tuple[float, float, float | None], ...] = (
 _SIMCSE: dict[str, Any] = {
     **TEXT_SETTINGS, "head": "simcse", "warmup": 0.0, "data": "wiki1m_for_simcse.txt", "encoder": "hf:bert-base-uncased",
     "views": "dropout", "size": 32,
-    "optimiser": "adamw", "lr": 3e-5, "weight_decay": 0.0, "batch": 64, "epochs": 125, "epoch_slices": 125, "knn_every": 125,
-    "precision": "bf16", "extra_metrics": ("sts:sts.tsv@1",), "keep_best": "stsb_dev",
+    "optimiser": "adamw", "adam_beta2": 0.999, "lr": 3e-5, "weight_decay": 0.0, "batch": 64, "epochs": 125,
+    "epoch_slices": 125, "knn_every": 125, "precision": "bf16", "extra_metrics": ("sts:sts.tsv@1",), "keep_best": "stsb_dev",
 }  # fmt: skip
 
 
