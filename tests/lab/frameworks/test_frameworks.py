@@ -12,7 +12,8 @@ from contrapose.lab.frameworks import FNC, Framework, MemoryBank, MoCo, Momentum
 from contrapose.lab.modalities.images.encoders import encoder
 from contrapose.lab.networks.heads import head, predictor
 from contrapose.lab.networks.norms import SplitBatchNorm
-from contrapose.lab.training import Run, build
+from contrapose.lab.training import PRESETS, Run, build
+from contrapose.lab.training.options import make_run
 from contrapose.losses import CATALOGUE, moco_v3, nt_xent
 from contrapose.losses.objective import traits_of
 from contrapose.pairs import cross, unit
@@ -247,3 +248,62 @@ def test_shuffled_keys_are_the_same_images() -> None:
     assert framework.state_dict().keys() == plain.state_dict().keys()
     torch.testing.assert_close(nt_xent(framework(x, index).pairs), nt_xent(plain(x, index).pairs))
     assert not torch.allclose(nt_xent(framework.train()(x, index).pairs), nt_xent(plain.train()(x, index).pairs))
+
+
+def _embedded(framework: Framework, views: list[torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return embeddings, and gradients and buffers after a backward pass."""
+    z = framework.embed(views)
+    z.square().mul(torch.arange(z.numel(), dtype=z.dtype).view_as(z)).sum().backward()
+    gradients = {name: weight.grad for name, weight in framework.named_parameters() if weight.grad is not None}
+    return z.detach(), {**gradients, **dict(framework.named_buffers())}
+
+
+@pytest.mark.parametrize("shapes", [[(2, 6, 32)], [(5, 4, 32)], [(2, 4, 32), (3, 4, 16)]], ids=["2", "5", "multi-crop"])
+def test_statistics_of_each_view(shapes: list[tuple[int, int, int]]) -> None:
+    torch.manual_seed(2)
+    views = [torch.randn(v, b, 3, side, side, dtype=torch.float64) for v, b, side in shapes]
+    together, passes, grouped, by_hand = (make("simclr").double() for _ in range(4))
+    passes.norm_views = grouped.norm_views = "each"
+    grouped.group_norms()
+    assert grouped.grouped_norms
+    assert not passes.grouped_norms
+    # The authors' code: one forward pass for each view, one after the other.
+    network = nn.Sequential(by_hand.encoder, by_hand.projector)
+    z = torch.stack([network(view) for group in views for view in group])
+    z.square().mul(torch.arange(z.numel(), dtype=z.dtype).view_as(z)).sum().backward()
+    expected = {name: weight.grad for name, weight in by_hand.named_parameters() if weight.grad is not None}
+    expected |= dict(by_hand.named_buffers())
+    for framework in (passes, grouped):
+        found, state = _embedded(framework, views)
+        torch.testing.assert_close(found, z.detach())
+        assert state.keys() == expected.keys()  # so that checkpoints do not depend on the way
+        for name, value in state.items():
+            torch.testing.assert_close(value, expected[name], msg=f"{name} differs")
+    assert (_embedded(together, views)[0] - z).abs().max() > 1e-3
+
+
+def test_grouped_norms_when_compiled() -> None:
+    # The compiler sees elementary operations instead of torch's batch norm.
+    norm = SplitBatchNorm(nn.BatchNorm2d(3).double(), 2, one_by_one=True)
+    plain, x = nn.BatchNorm2d(3).double(), torch.randn(8, 3, 4, 4, dtype=torch.float64)
+    views = [plain(x[0::2]), plain(x[1::2])]
+    torch.testing.assert_close(norm.explicit(x), torch.stack(views, 1).flatten(0, 1))
+    for name, value in plain.named_buffers():
+        torch.testing.assert_close(norm.get_buffer(name), value)
+
+
+def test_a_preset_has_its_authors_statistics() -> None:
+    each = ["dystress/cifar10", "dystress/cifar100-lt", "dystress/tiny-imagenet", "cacr/cifar10", "cacr/stl10-k4",
+            "cacr/resnet50-cifar10", "barlow-twins/cifar10", "swav/cifar10", "dino/cifar10", "zero-cl/imagenet100"]  # fmt: skip
+    together = [
+        "dystress/imagenet",
+        "dystress/table4-cifar10-lt",
+        "cacr/simclr-imagenet",
+        "swav/imagenet",
+        "dino/imagenet",
+    ]
+    assert {PRESETS[name].get("norm_views", "together") for name in each} == {"each"}
+    assert {PRESETS[name].get("norm_views", "together") for name in together} == {"together"}
+    # Frameworks that encode views one by one do not have the setting; a loss that needs one drops the preset's value.
+    assert "norm_views" not in PRESETS["byol/cifar10"]
+    assert make_run({"loss": "byol"}, preset="dystress/cifar10", log=lambda text: None).framework == "byol"

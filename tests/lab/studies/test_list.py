@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tiers import every
 
+from contrapose.lab.cli.study import make_plans
 from contrapose.lab.studies import SCALES, STUDIES, find
 from contrapose.lab.studies.results import Results, column
+from contrapose.lab.training.config_file import read_settings
 
 
 def numbered(paper: str, kind: str, first: int, last: int) -> set[str]:
@@ -134,8 +138,23 @@ def test_the_small_scale_has_the_printed_epochs() -> None:
     assert [study_data.name for study_data in find("dystress/table3").plan("small").sets] == ["CIFAR-10", "CIFAR-100"]
 
 
-def test_precision_is_part_of_the_name() -> None:
-    names = {next(iter(find("dystress/table3").plan("paper", precision=p).runs(1))) for p in ("", "bf16", "fp16")}
-    assert len(names) == 3
+def test_settings_are_part_of_the_name() -> None:
+    table3 = find("dystress/table3")
+    changes: list[dict[str, Any]] = [{}, {"precision": "bf16"}, {"precision": "fp16"}, {"norm_views": "together"}]
+    assert len({next(iter(table3.plan("paper", settings=change).runs(1))) for change in changes}) == 4
+    # A row whose framework does not have the setting keeps its run.
+    moco = table3.select_rows(["MoCo v2"])
+    assert moco.plan("paper").runs(1) == moco.plan("paper", settings={"norm_views": "together"}).runs(1)
+
+
+def test_the_commands_take_settings() -> None:
+    (plan,) = make_plans(["dystress/table3"], "paper", [], settings=read_settings(["epochs=7", "norm-views=together"]))
+    assert {(run.epochs, run.norm_views) for run in plan.runs(1).values()} == {(7, "together")}
     with pytest.raises(ValueError, match=r"precision: expected one of fp32, bf16, fp16, got 'bf17'"):
-        find("dystress/table3").plan("paper", precision="bf17")
+        make_plans(["dystress/table3"], "paper", [], settings={"precision": "bf17"})
+    for text, message in {
+        "epoch=7": "set: expected NAME=VALUE with a setting of `contrapose train`, got 'epoch=7'; did you mean 'epochs'",
+        "epochs": "set: expected NAME=VALUE with a setting of `contrapose train`, got 'epochs'",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            read_settings([text])

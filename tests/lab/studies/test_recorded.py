@@ -46,7 +46,7 @@ def printed(run: Run, studies: list[str]) -> str:
     for study in studies:
         has_cifar100 = any(study_data.data == "cifar100" for study_data in find(study).sets)
         files = ["cifar10=data/cifar10.npz", *(["cifar100=cifar100.npz"] if has_cifar100 else [])]
-        plan = find(study).plan("short", files)
+        plan = find(study).plan("short", files, settings={"norm_views": run.norm_views})
         for row, study_data, planned in plan.cells(2):
             if planned == run:
                 rows.append((row, plan.study.quantities[0].name, study_data.name))

@@ -46,7 +46,8 @@ def cases() -> list[tuple[str, str]]:
 
 
 def losses(framework: str, loss: str) -> list[float]:
-    own = FRAMEWORK_CASES[framework] if "loss" in FRAMEWORK_CASES[framework] else {}
+    own = dict(FRAMEWORK_CASES[framework]) if "loss" in FRAMEWORK_CASES[framework] else {}
+    own.pop("norm_views", None)  # recorded before it was a setting
     settings: dict[str, Any] = {
         **{
             "data": "digits",

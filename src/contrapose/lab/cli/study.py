@@ -15,6 +15,7 @@ from contrapose.lab.cli.progress import progress_display
 from contrapose.lab.cli.study_show import describe_estimate, recorded_durations
 from contrapose.lab.modalities import MODALITIES, modality
 from contrapose.lab.report.render import write
+from contrapose.lab.settings import Settings
 from contrapose.lab.studies import STUDIES, Plan, Study, find
 from contrapose.lab.studies.collect import collect, document, verdicts
 from contrapose.lab.studies.execute import run_tasks
@@ -24,6 +25,7 @@ from contrapose.lab.studies.protocol import protocol_page
 from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.scales import describe_changes
 from contrapose.lab.studies.task import Task
+from contrapose.lab.training.config_file import read_settings
 from contrapose.validate import check_directory, check_known, nearest
 
 # What a path should point to; used in messages.
@@ -90,6 +92,9 @@ class _StudyOptions:
     """Use only these data sets, named as in the report, such as "CIFAR-10, exponential"."""
     precision: str = ""
     """fp32, bf16 or fp16; overrides the scale's precision. The precision is part of each run's name."""
+    set: tuple[str, ...] = ()
+    """Change settings of all runs that use them, as NAME=VALUE with the options of `train`, such as norm_views=together or
+    epochs=50. They are part of each run's name."""
     seeds: int = 1
     """Number of runs per setting, with random seeds 0, 1, …"""
     runs_dir: Path = Path("runs")
@@ -98,11 +103,12 @@ class _StudyOptions:
     """Directory of the report."""
 
     def plans(self) -> list[Plan]:
-        return make_plans(self.names, self.scale, self.data, rows=self.rows, sets=self.sets, precision=self.precision)
+        settings = read_settings(self.set) | ({"precision": self.precision} if self.precision else {})
+        return make_plans(self.names, self.scale, self.data, rows=self.rows, sets=self.sets, settings=settings)
 
     def report(self, plans: list[Plan]) -> None:
         # A report on a selection gets a name of its own, so that it does not overwrite the full report.
-        selection = "\n".join((*self.rows, "", *self.sets)).strip()
+        selection = "\n".join((*self.rows, "", *self.sets, *self.set)).strip()
         suffix = f"-part-{zlib.crc32(selection.encode()):08x}" if selection else ""
         write_report(plans, self.seeds, self.runs_dir, out=self.out, suffix=suffix)
 
@@ -171,7 +177,7 @@ def make_plans(
     *,
     rows: Sequence[str] = (),
     sets: Sequence[str] = (),
-    precision: str = "",
+    settings: Settings | None = None,
 ) -> list[Plan]:
     """Return the plans of studies at a scale, optionally restricted to some rows or data sets.
 
@@ -185,7 +191,12 @@ def make_plans(
         raise ValueError(f"rows: {names[0]} has no rows, because it trains nothing; omit --rows")
     for row in rows:
         check_known("rows", row, known)
-    return [study.select_rows(rows).plan(scale, data, precision=precision).select_data_sets(sets) for study in studies]
+    plans = [
+        study.select_rows(rows).plan(scale, data, settings=settings or {}).select_data_sets(sets) for study in studies
+    ]
+    for plan in plans:
+        plan.runs(1)  # raises ValueError for settings that a run cannot have
+    return plans
 
 
 def check_data_available(plans: Sequence[Plan], root: Path) -> None:

@@ -43,6 +43,19 @@ def frameworks_with(setting: str, rows: Iterable[FrameworkRow] = FRAMEWORKS.valu
     return [row.name for row in rows if row.uses(setting)]
 
 
+def used_settings(settings: Settings, framework: str) -> Settings:
+    """Return settings without those of other frameworks, for presets whose framework the user or a loss has changed.
+
+    >>> used_settings({"lr": 0.1, "norm_views": "each"}, "byol")
+    {'lr': 0.1}
+    """
+    own = FRAMEWORKS.get(framework)
+    if own is None:
+        return settings
+    others = {setting.name for setting in fields(FrameworkSettings) if not rule_of(setting).ignored_elsewhere}
+    return {name: value for name, value in settings.items() if name not in others or own.uses(name)}
+
+
 def merge_settings(rows: Collection[FrameworkRow]) -> list[tuple[str, Any, Any]]:
     """Return the settings of all frameworks in the form that `make_dataclass` takes.
 
@@ -114,4 +127,5 @@ __all__ = [
     "TwoTowers",
     "frameworks_with",
     "merge_settings",
+    "used_settings",
 ]

@@ -14,6 +14,7 @@ from contrapose.embeddings import Embeddings, with_queue
 from contrapose.lab.cuda.streams import side_stream
 from contrapose.lab.frameworks.framework import (
     FrameworkRow,
+    NormViewsSettings,
     Parts,
     QueueSettings,
     other_views_of_batch,
@@ -28,7 +29,7 @@ from contrapose.pairs import unit
 
 
 @dataclass(frozen=True, kw_only=True)
-class FNCSettings(MomentumSettings, QueueSettings):
+class FNCSettings(NormViewsSettings, MomentumSettings, QueueSettings):
     """The settings of FNC."""
 
     anchor_views: int = 2

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, with_bank
-from contrapose.lab.frameworks.framework import Framework, FrameworkRow, NoSettings, Parts
+from contrapose.lab.frameworks.framework import Framework, FrameworkRow, NormViewsSettings, Parts
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.pairs import unit
 
@@ -58,7 +58,7 @@ class MemoryBank(Framework):
         self.rows[index] = unit(self.momentum * self.rows[index] + (1 - self.momentum) * z.to(self.rows.dtype))
 
 
-def _build(parts: Parts, settings: NoSettings) -> MemoryBank:
+def _build(parts: Parts, settings: NormViewsSettings) -> MemoryBank:
     tower = parts.tower
     return MemoryBank(tower.encoder, tower.projector, width=tower.width, size=parts.samples, has_score=parts.has_score)
 
@@ -67,6 +67,7 @@ ROWS = (
     FrameworkRow(
         name="memory-bank",
         summary="one stored embedding for every training image (Wu et al., Wang & Liu)",
+        settings=NormViewsSettings,
         build=_build,
         negatives=lambda run, views: None,
         least_views=1,

@@ -19,7 +19,6 @@ from contrapose.lab.frameworks.framework import (
     Parts,
     QueueSettings,
     check_global_crops,
-    encode,
     global_crops,
     other_views_of_batch,
     register_queue,
@@ -99,7 +98,7 @@ class MomentumFramework(Framework):
     @torch.no_grad()
     def make_keys(self, views: list[Tensor]) -> Tensor:
         """Return the momentum encoder's embeddings (V, B, d)."""
-        return self.split_score(encode(self.keys, views))[0]
+        return self.split_score(self.encode(self.keys, views))[0]
 
     def averaged_parameters(self) -> tuple[list[Tensor], list[Tensor]]:
         """Return the averaged parameters (EMA) and the parameters that they track."""

@@ -14,6 +14,7 @@ from contrapose.lab.cuda.streams import side_stream
 from contrapose.lab.frameworks.framework import (
     Framework,
     FrameworkRow,
+    NormViewsSettings,
     Parts,
     QueueSettings,
     global_crops,
@@ -29,7 +30,7 @@ _CENTER_MOMENTUM = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrototypeSettings:
+class PrototypeSettings(NormViewsSettings):
     """The settings of frameworks with prototypes."""
 
     prototypes: int = setting(0, Rule(small=64))
@@ -273,7 +274,7 @@ _DINO_PRESETS: dict[str, Settings] = {
     "imagenet": {
         **SGD, "head": "dino", "prototypes": 65536, "frozen_epochs": 1, "momentum": 0.996, "momentum_schedule": "cosine",
         "loss": "dino(teacher_temperature=0.04)", "views": "dino+local8", "lr": 0.03},
-    "imagenet100": {"lr": 0.015, "batch": 128, "epochs": 400},
+    "imagenet100": {"lr": 0.015, "batch": 128, "epochs": 400, "norm_views": "each"},  # as in solo-learn
 }  # fmt: skip
 
 ROWS = (

@@ -10,15 +10,22 @@ from torch import Tensor, nn
 
 from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, first_to_second, within_batch
-from contrapose.lab.frameworks.framework import Framework, FrameworkRow, NoSettings, Parts, other_views_of_batch
+from contrapose.lab.frameworks.framework import (
+    Framework,
+    FrameworkRow,
+    NormViewsSettings,
+    NoSettings,
+    Parts,
+    other_views_of_batch,
+)
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.settings import Rule, setting
 from contrapose.pairs.similarity import SIMILARITIES
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimCLRSettings:
-    """The setting of SimCLR."""
+class SimCLRSettings(NormViewsSettings):
+    """The settings of SimCLR."""
 
     similarity: str = setting("cosine", Rule(choices=SIMILARITIES))
     """Similarity of two embeddings: cosine; or, without normalising the embeddings, dot (dot product) or neg_euclid (negative

@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS, FrameworkSettings
+from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS, FrameworkSettings, used_settings
 from contrapose.lab.modalities import Modality, modality
 from contrapose.lab.report.document import Block
 from contrapose.lab.settings import Settings as Settings  # re-exported for the studies
@@ -40,7 +40,6 @@ PAPERS = {
     "cacr": "Zheng et al.: Contrastive Attraction and Contrastive Repulsion for Representation Learning",
     "balanced": "Lee: Understanding Self-supervised Contrastive Learning through Supervised Objectives",
 }
-_PRECISIONS = next(rule_of(setting).choices for setting in fields(Run) if setting.name == "precision")
 # Framework settings that are capped at the smoke scale
 _SMALL_VALUES = {
     setting.name: rule_of(setting).small for setting in fields(FrameworkSettings) if rule_of(setting).small
@@ -164,15 +163,13 @@ class Study:
         more = tuple(text for text, applies in differences.items() if applies)
         return replace(self, note=note, differences=(*self.differences, *more))
 
-    def plan(self, scale: str, data: Sequence[str] = (), *, precision: str = "") -> Plan:
+    def plan(self, scale: str, data: Sequence[str] = (), *, settings: Settings | None = None) -> Plan:
         """Return the study at a scale.
 
         `data` changes the data sets: NAME=PATH gives the path of one data set; a name or path by itself replaces all data sets.
-        `precision` replaces the scale's precision, and is part of the runs' names.
+        `settings` are changed in all runs whose framework uses them, and are part of the runs' names.
         """
         check_known("scale", scale, SCALES, cutoff=0.4)
-        if precision:
-            check_known("precision", precision, _PRECISIONS)
         paths, replacements = self._parse_data(data)
         known = self.downstream_names
         made = [name for name, measure in known.items() if scale == "smoke" and name in measure.synthetic_data]
@@ -180,7 +177,7 @@ class Study:
         study = self._on_built_in_data(downstream) if scale == "smoke" else self
         own = {name: path for name, path in paths.items() if name in self.own_names}
         sets = self._sets_at(scale, own, replacements)
-        return Plan(study=study, scale=scale, sets=sets, precision=precision, downstream=downstream)
+        return Plan(study=study, scale=scale, sets=sets, settings=settings or {}, downstream=downstream)
 
     @property
     def own_names(self) -> set[str]:
@@ -291,7 +288,7 @@ class Plan:
     study: Study
     scale: str
     sets: tuple[StudyData, ...]
-    precision: str = ""  # replaces the scale's precision
+    settings: Settings = field(default_factory=dict)  # the user's changes to all runs
     downstream: Mapping[str, str] = field(default_factory=dict)  # paths of the downstream data that the user gave
 
     def select_data_sets(self, names: Sequence[str]) -> Plan:
@@ -316,8 +313,8 @@ class Plan:
             settings["knn_every"] = max(1, settings["epochs"] // 10)
         else:
             settings |= changes
-        if self.precision:
-            settings["precision"] = self.precision
+        # The study's settings and the user's need not be of this row's framework.
+        settings = dict(used_settings({**settings, **self.settings}, str(settings.get("framework", Run.framework))))
         if row.local_crops:
             settings["views"] += f"+local{row.local_crops}"
         if study.loss_values:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from contrapose.lab.frameworks import FRAMEWORKS
+from contrapose.lab.frameworks import FRAMEWORKS, used_settings
 from contrapose.lab.frameworks.protocols import SIMCLR_V2, SMALL_BATCH, TABLE8, presets_of
 
 Settings = dict[str, Any]  # fields of a run, by name; merged with `|`
@@ -45,7 +45,8 @@ _IN_SIMCLR: Mapping[str, Mapping[str, Settings]] = {
         "imagenet": {
             "head": "w-mse", "loss": "w_mse(size=128)", "views": "w-mse", "view_count": 4, "lr": 0.1 * math.sqrt(256)},
         # As in solo-learn, the source of the number in Table 8: Adam, two views
-        "imagenet100": {"optimiser": "adam", "lr": 2e-3, "view_count": 2, "batch": 128, "epochs": 400},
+        "imagenet100": {
+            "optimiser": "adam", "lr": 2e-3, "view_count": 2, "batch": 128, "epochs": 400, "norm_views": "each"},
     },
     "zero-cl": {
         "cifar": {"head": "zero-cl", "loss": "zero_cl"}, "imagenet": {**_ZERO_CL, "loss": "zero_cl"}, "imagenet100": TABLE8},
@@ -71,13 +72,13 @@ _IN_SIMCLR: Mapping[str, Mapping[str, Settings]] = {
 
 BASELINES: Mapping[str, Settings] = {
     **{
-        name: {"framework": row.name, **settings}
+        name: {"framework": row.name, **used_settings(settings, row.name)}
         for row in FRAMEWORKS.values()
         for method, changes in row.presets.items()
         for name, settings in presets_of(method, changes).items()
     },
     **{
-        name: settings
+        name: dict(used_settings(settings, "simclr"))
         for method, changes in _IN_SIMCLR.items()
         for name, settings in presets_of(method, changes).items()
     },

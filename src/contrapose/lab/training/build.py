@@ -103,7 +103,9 @@ def build(run: Run, samples: int) -> Framework:
         torch.manual_seed(run.seed)  # encoder, projector and predictor draw from it in this order
         parts = Parts(build_towers(run), samples, head=run.head, has_score=run.needs_score)
         row = FRAMEWORKS[run.framework]
-        return row.build(parts, row.settings_of(run))
+        network = row.build(parts, row.settings_of(run))
+    network.norm_views = run.norm_views
+    return network
 
 
 def build_loss(run: Run, samples: int) -> Loss:

@@ -1,10 +1,10 @@
-"""Settings from a file: TOML with the options of `train`, or the run.json of a run."""
+"""Settings as text: from a file (TOML with the options of `train`, or the run.json of a run), or as NAME=VALUE."""
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,29 @@ def read_config(path: Path, *, others: Collection[str] = ()) -> dict[str, Any]:
         what = "does not describe a run" if path.suffix == ".json" else "is not valid TOML"
         raise ValueError(f"config: {path} {what}: {error}") from error
     return _settings(content, path, [*(field.name for field in fields(Run)), "preset", *others])
+
+
+def read_settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Return settings that are written as NAME=VALUE, with numbers, true and lists as in TOML, and other values as text.
+
+    >>> read_settings(["norm_views=together", "lr=1", "milestones=[120, 160]"])
+    {'norm_views': 'together', 'lr': 1.0, 'milestones': [120, 160]}
+    """
+    settings: dict[str, Any] = {}
+    types = {field.name: field.type for field in fields(Run)}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.replace("-", "_")
+        if not equals or name not in types:
+            hint = nearest(name, types) if equals else ""
+            raise ValueError(f"set: expected NAME=VALUE with a setting of `contrapose train`, got {text!r}{hint}")
+        try:
+            settings[name] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[name] = value
+        if types[name] == "float" and type(settings[name]) is int:
+            settings[name] = float(settings[name])
+    return settings
 
 
 def _settings(content: dict[str, Any], path: Path, known: Collection[str]) -> dict[str, Any]:

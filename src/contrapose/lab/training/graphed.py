@@ -151,6 +151,7 @@ class GraphedSteps:
             run.head,
             run.width,
             run.norm_splits,
+            run.norm_views,
             run.symmetric,
             run.views,
             run.view_count,

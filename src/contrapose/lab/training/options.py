@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from contrapose.lab.frameworks import used_settings
 from contrapose.lab.modalities import MODALITIES, modality, recognise
 from contrapose.lab.settings import Settings
 from contrapose.lab.training.method_settings import describe_settings, settings_for_loss
@@ -50,7 +51,8 @@ def make_run(
     kind = str(chosen.get("modality") or recognise(str(chosen.get("data", ""))))
     # `Run` reports an unknown modality. A preset that names a modality already includes its settings.
     for_data = modality(kind).settings if kind in MODALITIES and "modality" not in base else {}
-    settings = {**for_data, **for_loss, **chosen}
+    framework = str({**for_data, **for_loss, **chosen}.get("framework", Run.framework))
+    settings = {**for_data, **for_loss, **used_settings(base, framework), **requested}
     if temperature:
         # Only a temperature that the user wrote into the loss as well is a contradiction.
         settings["loss"] = with_temperature(

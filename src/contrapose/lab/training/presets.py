@@ -16,9 +16,10 @@ from contrapose.lab.training.run import Run
 from contrapose.validate import check_known
 
 _SGD: Settings = {"optimiser": "sgd", "warmup": 0.0, "schedule": "cosine"}
+# Their own code encodes the views one by one on CIFAR (smallscale/main.py); on ImageNet it is lightly's, which joins them.
 _DYSTRESS: Settings = _SGD | {
     "views": "simclr-cifar", "encoder": "resnet18-cifar", "loss": "dystress", "lr": 0.06, "batch": 128, "epochs": 200,
-    "weight_decay": 5e-4, "knn": 200,
+    "weight_decay": 5e-4, "knn": 200, "norm_views": "each",
 }  # fmt: skip
 # The long-tail protocol of Kukleva et al., which DySTreSS follows in its Tables 4 and 5.
 _KUKLEVA: Settings = _SGD | {
@@ -42,14 +43,14 @@ _BEHAVIOUR: Settings = _SGD | {
 }  # fmt: skip
 _CACR: Settings = _SGD | {
     "views": "align-uniform", "encoder": "alexnet", "head": "alexnet", "loss": "cacr", "lr": 0.36, "schedule": "step",
-    "milestones": (155, 170, 185), "batch": 768, "epochs": 200, "weight_decay": 1e-4, "knn": 200,
+    "milestones": (155, 170, 185), "batch": 768, "epochs": 200, "weight_decay": 1e-4, "knn": 200, "norm_views": "each",
 }  # fmt: skip
 # Four positives and a query make five views; batch and learning rate shrink by the same factor of six.
 _CACR_K4: Settings = _CACR | {"view_count": 5, "batch": 128, "lr": 0.06}
 # The ResNet-50 protocol of Robinson et al. (hard negatives), which CACR follows for CIFAR.
 _HCL: Settings = {
     "views": "align-uniform", "encoder": "resnet50-cifar", "head": "hcl", "loss": "cacr", "optimiser": "adam", "lr": 1e-3,
-    "schedule": "constant", "warmup": 0.0, "batch": 256, "epochs": 400, "weight_decay": 1e-6, "knn": 200,
+    "schedule": "constant", "warmup": 0.0, "batch": 256, "epochs": 400, "weight_decay": 1e-6, "knn": 200, "norm_views": "each",
 }  # fmt: skip
 _MOCO: Settings = _SGD | {
     "data": "imagenet", "views": "moco-v2", "encoder": "resnet50", "head": "moco-v2", "framework": "moco", "queue": 65536,

@@ -141,6 +141,8 @@ class Trainer:
         # Initial weights are drawn on the CPU, so that a seed gives the same weights on any device.
         network = build(replace(run, init=find_file(run.init, self.folder)), samples).to(self.device)
         run.kind.prepare(network)
+        if self.world_size == 1:
+            network.group_norms()
         learner: nn.Module = Embed(network) if run.grad_cache else network
         if self.world_size > 1:
             learner = distributed(learner, self.device)
