@@ -10,13 +10,19 @@ from typing import Any
 
 import pytest
 import torch
+from commands import error_message
 from torch import Tensor, nn
 
 import contrapose
+from contrapose.lab.cli import main
 from contrapose.lab.modalities import MODALITIES, DataSettings, Modality, Split
 from contrapose.lab.modalities.modality import NetworkSettings
 from contrapose.lab.networks.encoder import Encoder
+from contrapose.lab.studies.measures.classifiers import References
+from contrapose.lab.studies.measures.measure import Context
 from contrapose.lab.training import Model, Run, Trainer, resolve
+from contrapose.lab.training.build import prepare
+from contrapose.lab.training.options import make_run
 from contrapose.randomness import uniform
 
 
@@ -136,3 +142,34 @@ def test_what_a_modality_does_not_offer_is_refused() -> None:
         run.kind.example_input(NoisyVectors(1))
     with pytest.raises(ValueError, match="extra_metrics: expected MEASURE@EPOCHS with linear:PROBE"):
         Run(modality="vectors", data="clusters", encoder="mlp", extra_metrics=("sts:pairs.tsv@1",))
+
+
+def test_commands_without_the_optional_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # No previews, no score without training and no code for an exported encoder.
+    settings: dict[str, Any] = {
+        "views": "noisy",
+        "encoder": "mlp",
+        "batch": 32,
+        "epochs": 1,
+        "lr": 0.002,
+        "knn": 5,
+        "metrics": 0,
+    }
+    run = Run(modality="vectors", data="clusters", **settings)
+    Trainer(run, tmp_path / "run", log=lambda text: None, device=torch.device("cpu")).train()
+    main(["map", str(tmp_path / "run"), "-o", str(tmp_path / "map.html"), "--device", "cpu"])
+    assert "<svg" in (tmp_path / "map.html").read_text()
+    model, split = contrapose.load(tmp_path / "run", device="cpu"), prepare(run)
+    assert isinstance(model, Model)
+    assert set(References().evaluate(Context(model, split))[References().key]) == {"untrained"}
+    assert "encoders of vectors are not exported" in error_message(
+        capsys, "export", str(tmp_path / "run"), "-o", str(tmp_path / "encoder.safetensors")
+    )
+    assert not (tmp_path / "encoder.safetensors").exists()
+
+
+def test_the_modality_of_the_data_is_that_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VectorModality, "recognises", lambda self, data: data == "clusters")
+    assert make_run({"data": "clusters", "encoder": "mlp"}).modality == "vectors"
+    monkeypatch.setattr(VectorModality, "recognises", lambda self, data: True)
+    assert make_run({"encoder": "tiny"}).modality == "images"  # without data, nothing is recognised

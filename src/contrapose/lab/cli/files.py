@@ -151,6 +151,7 @@ class Export:
                 f"out: .pkl is for detectron2, which supports {', '.join(DETECTRON2_ENCODERS)}, but the encoder of {self.run} is "
                 f"{encoder.name}; use .safetensors"
             )
+        card = encoder.card(self.run, self.out.name)  # before anything is written, because it may refuse
         self.out.parent.mkdir(parents=True, exist_ok=True)
         if self.out.suffix == ".onnx":
             example = tower.kind.example_input(tower.views)
@@ -159,10 +160,10 @@ class Export:
             export_for_detectron2(tower.encoder, self.out)
         else:
             export(tower.encoder, self.out, encoder.metadata)
-        card = self.out.with_name(f"{self.out.name}.md")
-        card.write_text(encoder.card(self.run, self.out.name))
+        card_file = self.out.with_name(f"{self.out.name}.md")
+        card_file.write_text(card)
         print(f"{encoder.name}, {tower.encoder.width} features, written to {self.out}")
-        print(f"model card, with the encoder's inputs and example code: {card}")
+        print(f"model card, with the encoder's inputs and example code: {card_file}")
 
     def _write_folder(self, encoder: ExportedEncoder) -> None:
         """Write an encoder, everything needed to prepare its inputs (such as a tokenizer), and its model card."""

@@ -61,7 +61,8 @@ def presets() -> dict[str, Settings]:
 def recognise(data: str) -> str:
     """Return the name of a data set's modality, judging by its name or its files; images if no other modality matches."""
     # The last modality is asked first: a file of captions may have the same ending as a file of texts.
-    return next((name for name in reversed(MODALITIES) if modality(name).recognises(data)), next(iter(MODALITIES)))
+    names = reversed(MODALITIES) if data else ()
+    return next((name for name in names if modality(name).recognises(data)), next(iter(MODALITIES)))
 
 
 def trained_elsewhere(name: str) -> tuple[Modality[Any], Path] | None:

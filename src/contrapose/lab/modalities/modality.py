@@ -196,7 +196,7 @@ class Modality(ABC, Generic[V]):
 
     def previews(self, source: Source, views: V, *, side: int = 240) -> Sequence[Preview]:
         """Return each sample as a page shows it; the longest side of a picture has at most `side` pixels."""
-        return [Preview(texts=(text,)) for text in self.texts(source)]
+        return [Preview(texts=(text,)) for text in self.texts(source)] or [Preview()] * len(source)
 
     expected_data: ClassVar[str] = "a data set"
     """What a path should point to, in messages."""

@@ -50,7 +50,8 @@ def make_run(
         log(f"for --loss {loss}: {describe_settings(for_loss)}; each can be set (contrapose train --help-all)")
     kind = str(chosen.get("modality") or recognise(str(chosen.get("data", ""))))
     # `Run` reports an unknown modality. A preset that names a modality already includes its settings.
-    for_data = modality(kind).settings if kind in MODALITIES and "modality" not in base else {}
+    is_open = kind in MODALITIES and "modality" not in base
+    for_data: Settings = {"modality": kind, **modality(kind).settings} if is_open else {}
     framework = str({**for_data, **for_loss, **chosen}.get("framework", Run.framework))
     settings = {**for_data, **for_loss, **used_settings(base, framework), **requested}
     if temperature:

@@ -128,8 +128,11 @@ class References(Evaluation):
         sources = scored_sources(split)
         if sources is None:
             raise ValueError(f"{model.run.data} has no labelled samples and no held-out pairs to score with")
-        inputs = dict(zip(sources, model.kind.baseline_features(sources, model.reader), strict=True))
-        scores = {"words" if split.retrieval else "pixels": score_features(inputs.__getitem__, split, model.run.knn)}
+        scores: dict[str, dict[str, float]] = {}
+        if model.kind.baseline:
+            inputs = dict(zip(sources, model.kind.baseline_features(sources, model.reader), strict=True))
+            name = "words" if split.retrieval else "pixels"
+            scores[name] = score_features(inputs.__getitem__, split, model.run.knn)
         scores["untrained"] = start(model, split, untrained=True).evaluate(split)
         if model.run.init:
             scores["init"] = start(model, split).evaluate(split)
