@@ -58,6 +58,8 @@ def sogclr(
     log u_old, or -inf if there is no average yet. `PerSample` stores it together with iSogCLR's temperatures:
     `sogclr(pairs, **state.settings(pairs))`. Several positives are averaged. For two towers such as image and text, use
     `PerSample(size, towers=2)`, `two_views(a, b)` and `negatives=other_views()`; the loss is the sum of both directions.
+    LibAUC's loss for two towers averages e^{(s_k - s⁺)/τ} instead, with the positive inside the exponent: the same for γ = 1,
+    another normaliser for γ < 1.
 
     pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     temperature   τ: a number, one per anchor (n,), a function of similarity (`cosine(0.07, 0.2)`) or `learned(…)`

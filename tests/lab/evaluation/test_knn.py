@@ -80,3 +80,10 @@ def test_top_five_and_invalid_settings() -> None:
         KNN(60)(train, labels, train, labels)
     with pytest.raises(ValueError, match="weights: expected"):
         KNN(3, "cosine")
+
+
+def test_a_class_without_votes_is_not_among_the_first_five() -> None:
+    # One neighbour votes for class 0; the other four places would go to classes 1 to 4 by their order alone.
+    train, labels = torch.eye(8), torch.arange(8)
+    test, truth = torch.eye(8)[[0, 0]], torch.tensor([0, 3])
+    assert KNN(1)(train, labels, test, truth) == {"top1": 50.0, "top5": 50.0}

@@ -23,6 +23,31 @@ def test_eleven_point_average_precision_by_hand() -> None:
     assert score("map_11", both, several) == pytest.approx(50 * (expected + 1), abs=1e-4)
 
 
+@pytest.mark.parametrize(("rank", "count", "expected"), [(2, 4, 50.0), (4, 4, 25.0), (1, 4, 100.0), (1, 1, 100.0)])
+def test_one_positive_has_the_precision_of_its_rank(rank: int, count: int, expected: float) -> None:
+    logits = torch.arange(count, 0, -1.0)
+    labels = (torch.arange(1, count + 1) == rank).long()
+    assert score("map_11", logits[:, None], labels[:, None]) == pytest.approx(expected)
+
+
+def test_large_logits_are_ranked() -> None:
+    # As probabilities in float32, all of these are 1.
+    labels = torch.tensor([0, 1, 1])
+    for scale in (1.0, 10.0):
+        logits = scale * torch.tensor([20.0, 25.0, 30.0])
+        assert score("roc_auc", torch.stack([torch.zeros(3), logits], 1), labels) == pytest.approx(100)
+        assert score("map_11", logits[:, None], labels[:, None]) == pytest.approx(100)
+        three = torch.stack([-logits, logits, torch.full((3,), -1000.0)], 1)
+        assert score("roc_auc", three, labels) == pytest.approx(100)
+
+
+def test_a_class_without_test_images_has_no_area() -> None:
+    logits = 9 * torch.eye(3)[torch.tensor([0, 0, 1, 1])]  # a perfect classifier; class 2 has no images
+    assert score("roc_auc", logits, torch.tensor([0, 0, 1, 1])) == pytest.approx(100)
+    with pytest.raises(ValueError, match="metric: roc_auc needs test images of at least two classes"):
+        score("roc_auc", logits, torch.zeros(4, dtype=torch.long))
+
+
 def test_a_recall_at_a_step_reaches_it() -> None:
     """With ten positives every recall is a tenth; in float32 some of them are below the step."""
     logits = torch.arange(20, 0, -1.0)

@@ -45,7 +45,10 @@ class KNN:
         return scores | ({"top5": 100 * float(hit.any(1).float().mean())} if has_more else {})
 
     def hits(self, train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> Tensor:
-        """Return whether each of the up to five classes with the most votes is correct, bool (n, min(5, classes))."""
+        """Return whether each of the up to five classes with the most votes is correct, bool (n, min(5, classes)).
+
+        A class without votes is never correct.
+        """
         check_labelled(train, train_labels, test, test_labels)
         if self.k > len(train):
             raise ValueError(
@@ -56,7 +59,8 @@ class KNN:
         # `queue` requires a positive, which is not used here.
         pairs = queue(test.float(), test.float(), train.float())
         (votes,) = pairs.reduce(_Votes(self, train_labels, classes, pairs))
-        return votes.topk(min(5, classes), dim=1).indices == test_labels[:, None]
+        first = votes.topk(min(5, classes), dim=1)
+        return (first.indices == test_labels[:, None]) & (first.values > 0)
 
 
 @dataclass(frozen=True, eq=False)

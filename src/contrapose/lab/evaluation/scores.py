@@ -26,7 +26,7 @@ def score(name: str, logits: Tensor, labels: Tensor) -> float:
     check_known("metric", name, METRICS)
     if labels.ndim == 2 and name != "map_11":
         raise ValueError(f"metric: {name} needs one class per image; for images with several classes use map_11")
-    return 100 * float(METRICS[name](logits.float(), labels))
+    return 100 * float(METRICS[name](logits.double(), labels))
 
 
 def _accuracy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -41,12 +41,33 @@ def _mean_per_class(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _roc_auc(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the area under the ROC curve; with more than two classes, the mean area of each class against the others."""
+    """Return the area under the ROC curve; with more than two classes, the mean area of each class against the others.
+
+    Classes without test images are left out.
+    """
     if logits.shape[1] == 2:
-        area: Tensor = _torchmetrics().binary_auroc(logits[:, 1] - logits[:, 0], labels)
-        return area
-    mean: Tensor = _torchmetrics().multiclass_auroc(logits, labels, num_classes=logits.shape[1])
-    return mean
+        return _area(logits[:, 1] - logits[:, 0], labels)
+    # The log-odds of a class rank like its probability, which is 0 or 1 for large logits.
+    areas = [
+        _area(logits[:, c] - _without_column(logits, c).logsumexp(1), labels == c) for c in labels.unique().tolist()
+    ]
+    return torch.stack(areas).mean()
+
+
+def _area(values: Tensor, labels: Tensor) -> Tensor:
+    if labels.min() == labels.max():
+        raise ValueError("metric: roc_auc needs test images of at least two classes")
+    area: Tensor = _torchmetrics().binary_auroc(_ranks(values), labels.long())
+    return area
+
+
+def _without_column(x: Tensor, column: int) -> Tensor:
+    return torch.cat([x[:, :column], x[:, column + 1 :]], 1)
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Return values from 0 to 1 in the same order, equal for ties, because torchmetrics takes other values for logits."""
+    return values.unique(return_inverse=True)[1].double() / len(values)
 
 
 def _map_11(logits: Tensor, labels: Tensor) -> Tensor:
@@ -59,10 +80,12 @@ def _map_11(logits: Tensor, labels: Tensor) -> Tensor:
         labels = torch.nn.functional.one_hot(labels, logits.shape[1])
     averages = [logits.new_zeros(())] * (not labels.any())
     for c in labels.any(0).nonzero()[:, 0].tolist():  # a class without images has no recall
-        precision, recall, _ = _torchmetrics().binary_precision_recall_curve(logits[:, c].sigmoid(), labels[:, c])
+        precision, recall, _ = _torchmetrics().binary_precision_recall_curve(_ranks(logits[:, c]), labels[:, c])
+        # The last point is no measurement: torchmetrics adds a precision of 1 at a recall of 0.
+        precision, recall = precision[:-1], recall[:-1]
         # A tolerance, because a recall of 3/10 in float32 may be below 0.3.
         reached = [precision[recall >= step / 10 - 1e-6].max() for step in range(11)]
-        averages.append(torch.stack(reached).mean())
+        averages.append(torch.stack(reached).mean().to(logits.dtype))
     return torch.stack(averages).mean()
 
 
