@@ -163,3 +163,12 @@ def test_light_views() -> None:
     assert Views.named("insdis-svhn").light("flips").recipes[0].flip == 0  # a mirrored digit is no digit
     with pytest.raises(ValueError, match="augment: expected one of"):
         views.light("blur")
+
+
+def test_jittered_crops_have_the_authors_colours() -> None:
+    # Wang & Liu's probe on ImageNet-100 (--aug CJ): fixed values, whatever the run's own recipe has.
+    recipe = Views.named("moco-v2").light("jittered", smallest=0.08).recipes[0]
+    assert (recipe.scale, recipe.flip, recipe.gray) == ((0.08, 1.0), 0.5, 0.2)
+    assert (recipe.jitter, recipe.jitter_chance, recipe.blur) == ((0.4, 0.4, 0.4, 0.4), 1.0, 0.0)
+    assert Views.named("insdis-svhn").light("jittered").recipes[0].flip == 0
+    assert "random crops of 0.08 to 1 of the area, flips, colour jitter" in PROBES["wang-liu-jittered"].describe()

@@ -62,7 +62,9 @@ def test_invalid_settings_are_rejected() -> None:
         Probe(lr=0.0)
     with pytest.raises(ValueError, match="epochs, batch"):
         Probe(epochs=0)
-    with pytest.raises(ValueError, match="augment: expected one of crops, flips, colours, got 'crop'; did you mean"):
+    with pytest.raises(
+        ValueError, match="augment: expected one of crops, flips, colours, jittered, got 'crop'; did you mean"
+    ):
         Probe(augment="crop")
     with pytest.raises(ValueError, match="smallest_crop: expected a share"):
         Probe(augment="crops", smallest_crop=0.0)

@@ -46,7 +46,7 @@ def test_the_augmentation_of_wang_and_liu_depends_on_the_data() -> None:
         "CIFAR-10": ("linear:wang-liu-flips",),
         "CIFAR-100": ("linear:wang-liu-flips",),
         "SVHN": ("linear:wang-liu-colours",),
-        "ImageNet-100": ("linear:wang-liu-crops",),
+        "ImageNet-100": ("linear:wang-liu-jittered",),
     }
 
 

@@ -84,10 +84,10 @@ class _Evaluate(DeviceOption):
     linear: str = ""
     """Linear probe to train on features of plain images: wang-liu, cacr, cacr-imagenet, moco-v3, moco-v3-vit,
     dystress-imagenet, balanced-cifar or balanced-imagenet. On augmented images, as in the papers: wang-liu-flips (CIFAR),
-    wang-liu-colours (SVHN), wang-liu-crops (ImageNet), and the other names with -crops."""
+    wang-liu-colours (SVHN), wang-liu-jittered (ImageNet), and the names with -crops."""
     augment: str = ""
-    """Augment the probe's training images, differently in each epoch: crops (with flips), flips or colours; empty: as the
-    probe's name says."""
+    """Augment the probe's training images, differently in each epoch: crops (with flips), jittered (crops with changed colours),
+    flips or colours; empty: as the probe's name says."""
     best: bool = False
     """Also report the accuracy in the probe's best epoch, under a separate name."""
     finetune: int = 0

@@ -36,7 +36,7 @@ class Probe:
     milestones: tuple[int, ...] = ()  # epochs at which the rate is multiplied by gamma; if empty, cosine to zero
     gamma: float = 0.1  # factor at each milestone
     best: bool = False  # whether to report the best epoch too
-    augment: str = ""  # crops, flips or colours of the training samples; empty: none
+    augment: str = ""  # a name in `AUGMENTATIONS`, of the training samples; empty: none
     smallest_crop: float | None = 0.08  # smallest share of an image's area in "crops"; None: as in training
 
     def __post_init__(self) -> None:
@@ -118,6 +118,7 @@ class Probe:
             "crops": f"random crops {area}, and flips",
             "flips": "random flips",
             "colours": "colour jitter and grayscale",
+            "jittered": f"random crops {area}, flips, colour jitter and grayscale",
         }[self.augment]
         return f"{name} for {self.epochs} epochs, lr {self.lr:g} ({schedule}), batch {self.batch}, {augmented}, {epoch}"
 

@@ -11,7 +11,7 @@ from contrapose.lab.evaluation.linear import Probe
 _PLAIN: Mapping[str, Probe] = {
     # DySTreSS on ImageNet: lightly's recipe, lr = 0.1 · batch / 256.
     "dystress-imagenet": Probe(lr=0.1, epochs=90),
-    # Wang & Liu: lr 30 as in the paper; their training script passes 1.0 on CIFAR.
+    # Wang & Liu: lr 30, as in the paper and in run.py, the script of their README
     "wang-liu": Probe(lr=30.0, epochs=100, milestones=(40, 60, 80), gamma=0.2),
     # CACR on small images. Its crops are as large as in training: at least 0.2 of the area on CIFAR, 0.08 on STL-10.
     "cacr": Probe("adam", lr=1e-3, epochs=100, batch=128, milestones=(60, 80), gamma=0.2, smallest_crop=None),
@@ -26,10 +26,11 @@ _PLAIN: Mapping[str, Probe] = {
     "balanced-cifar": Probe(lr=30.0, epochs=90),
 }
 # NAME-AUGMENTATION is the same probe on augmented images, as the papers train it. Wang & Liu's augmentation depends on the data:
-# flips on CIFAR, colours on SVHN, crops on ImageNet-100 (authors' code). Lee does not name one; SimSiam's code crops.
+# flips on CIFAR, colours on SVHN, crops with jitter on ImageNet-100 (authors' code, --aug CJ by default). Lee does not name one;
+# SimSiam's code crops.
 _AUGMENTED = {
     f"{name}-{augment}": replace(probe, augment=augment)
     for name, probe in _PLAIN.items()
-    for augment in (("crops", "flips", "colours") if name == "wang-liu" else ("crops",))
+    for augment in (("crops", "flips", "colours", "jittered") if name == "wang-liu" else ("crops",))
 }
 PROBES: Mapping[str, Probe] = {**_PLAIN, **_AUGMENTED}

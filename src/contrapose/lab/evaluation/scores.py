@@ -67,7 +67,8 @@ def _without_column(x: Tensor, column: int) -> Tensor:
 
 def _ranks(values: Tensor) -> Tensor:
     """Return values from 0 to 1 in the same order, equal for ties, because torchmetrics takes other values for logits."""
-    return values.unique(return_inverse=True)[1].double() / len(values)
+    ranks: Tensor = values.unique(return_inverse=True)[1].double() / len(values)
+    return ranks
 
 
 def _map_11(logits: Tensor, labels: Tensor) -> Tensor:

@@ -21,7 +21,12 @@ from torch import Tensor
 
 from contrapose.lab.modalities.tars import StoredFile
 
-AUGMENTATIONS = ("crops", "flips", "colours")  # augmentations for supervised training, see `ViewMaker.light`
+AUGMENTATIONS = (
+    "crops",
+    "flips",
+    "colours",
+    "jittered",
+)  # augmentations for supervised training, see `ViewMaker.light`
 
 
 class ViewMaker(Protocol):
@@ -43,7 +48,8 @@ class ViewMaker(Protocol):
     def light(self, augment: str = "crops", *, smallest: float | None = 0.2) -> ViewMaker:
         """One view with a mild augmentation from `AUGMENTATIONS`, for fine-tuning and linear probes.
 
-        augment    for images: "crops" crops and flips; "flips" and "colours" leave the image whole
+        augment    for images: "crops" crops and flips, "jittered" also changes colours; "flips" and "colours" leave the image
+                   whole
         smallest   smallest share of an image's area in a crop; None: as in training
         """
 

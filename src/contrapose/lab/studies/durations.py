@@ -15,8 +15,8 @@ from contrapose.lab.training import Run
 
 # Settings that determine how long an epoch takes, by their names in run.json; runs with equal values take equally long.
 _SPEED = (
-    "limit", "imbalance", "views", "size", "view_count", "encoder", "framework", "symmetric", "norm_splits", "norm_views",
-    "batch", "accumulate", "contrast", "precision",
+    "limit", "imbalance", "views", "size", "view_count", "encoder", "framework", "symmetric", "norm_splits", "batch",
+    "accumulate", "contrast", "precision",
 )  # fmt: skip
 _SAME_SIZE = {"cifar100": "cifar10"}  # data sets that have as many images of the same size as another data set
 

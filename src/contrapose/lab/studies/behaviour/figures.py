@@ -13,7 +13,6 @@ from contrapose.lab.report.document import Block, Chart, Series, Table, points, 
 from contrapose.lab.studies.behaviour import printed
 from contrapose.lab.studies.behaviour.methods import (
     ACCURACY,
-    CHECKPOINT_DIFFERENCE,
     CONTRASTIVE_ROWS,
     DATA_SETS,
     HARD_CONTRASTIVE,
@@ -288,7 +287,6 @@ FIGURES = (
             is_above("hard τ = 0.7", "hard τ = 0.07", margin=1.0),
         ),
         short_settings=SHORT_SCALE,
-        differences=(CHECKPOINT_DIFFERENCE,),
     ),
 )
 

@@ -35,11 +35,8 @@ DATA_SETS = (
         name="ImageNet-100",
         data="imagenet100",
         changes=_IMAGENET100_SETTINGS,
-        measures={PROBE: LinearProbe("wang-liu-crops")},
+        measures={PROBE: LinearProbe("wang-liu-jittered")},
     ),
-)
-CHECKPOINT_DIFFERENCE = (
-    "The authors' code evaluates the epoch with the best 200-NN accuracy; ours evaluates the last epoch."
 )
 UNIFORMITY = Quantity(name="-U", measure=Metric("uniformity", "projector"), unit="", negated=True)
 TOLERANCE = Quantity(name="T", measure=Metric("tolerance", "projector"), unit="")

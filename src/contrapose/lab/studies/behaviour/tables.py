@@ -9,7 +9,6 @@ from contrapose.lab.report.document import Block, Table
 from contrapose.lab.studies.behaviour import printed
 from contrapose.lab.studies.behaviour.methods import (
     ACCURACY,
-    CHECKPOINT_DIFFERENCE,
     CONTRASTIVE_ROWS,
     DATA_SETS,
     HARD_CONTRASTIVE,
@@ -108,7 +107,6 @@ TABLES = (
         short_settings=SHORT_SCALE,
         note="ImageNet-100 at τ = 1: 65.49 and 73.78 are taken from the supplement; the paper's own table has 63.57 "
         "and 74.28.",
-        differences=(CHECKPOINT_DIFFERENCE,),
     ),
     Study(
         name="behaviour/equation6",
@@ -144,7 +142,6 @@ TABLES = (
         sets=DATA_SETS,
         short_settings=SHORT_SCALE,
         claims=(has_peak(axis_points(CONTRASTIVE_ROWS), low=0.1, high=0.5, margin=0.3, what="accuracy"),),
-        differences=(CHECKPOINT_DIFFERENCE,),
     ),
     Study(
         name="behaviour/supplement-table2",
@@ -156,7 +153,6 @@ TABLES = (
         sets=DATA_SETS,
         short_settings=SHORT_SCALE,
         claims=(is_above("τ = 0.7", "τ = 0.07", margin=1.0),),
-        differences=(CHECKPOINT_DIFFERENCE,),
     ),
     IMAGENET100_CLASSES,
 )

@@ -76,7 +76,7 @@ class Views:
         """Return one view with only a part of the augmentation, as in supervised training.
 
         augment    "crops": random crops and flips; "flips": the whole image, flipped or not; "colours": the whole image with
-                   the recipe's jitter and grayscale
+                   the recipe's jitter and grayscale; "jittered": crops and flips with strong jitter and grayscale
         smallest   smallest share of the image's area in a crop; None: the recipe's
         """
         check_known("augment", augment, AUGMENTATIONS)
@@ -84,10 +84,12 @@ class Views:
         recipe = Recipe(own.size, jitter=None, gray=0.0, flip=0.0, mean=own.mean, std=own.std, shorter=own.shorter)
         # A square box with the whole area is the image itself, or the centre of an image that is not square.
         least = own.scale[0] if smallest is None else smallest
-        scale, ratio = ((least, 1.0), own.ratio) if augment == "crops" else ((1.0, 1.0), (1.0, 1.0))
+        scale, ratio = ((least, 1.0), own.ratio) if augment in ("crops", "jittered") else ((1.0, 1.0), (1.0, 1.0))
         recipe = replace(recipe, scale=scale, ratio=ratio)
         if augment == "colours":
             return Views((replace(recipe, jitter=own.jitter, jitter_chance=own.jitter_chance, gray=own.gray),))
+        if augment == "jittered":
+            recipe = replace(recipe, jitter=(0.4, 0.4, 0.4, 0.4), jitter_chance=1.0, gray=0.2)
         # The recipe's flip probability is kept, since it is 0 if mirroring changes the class (digits).
         return Views((replace(recipe, flip=own.flip),))
 
