@@ -134,7 +134,9 @@ def test_table12_is_that_of_its_runs() -> None:
     files = {"wiki1m": "enwiki_sentences_418k.txt.xz", "sts": "sts12-16_stsb_sickr.tsv.xz"}
     paths = ["encoder=models/small-bert", *(f"{name}=data/{file}" for name, file in files.items())]
     names = {
-        run.name: row.name for row, _, run in find("dystress/table12").plan("small", paths).cells(5) if row.printed
+        run.name: row.name
+        for row, _, run in find("dystress/table12").plan("small", paths, settings={"grad_clip": 0.0}).cells(5)
+        if row.printed
     }
     later, means = [], dict[str, list[float]]()
     for folder in folders:

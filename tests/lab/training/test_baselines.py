@@ -65,8 +65,8 @@ SETTINGS: dict[str, tuple[tuple[str, float, float, int, int, float], dict[str, A
     "simclr-v2/imagenet": (("lars", 6.4, 0.05 * 800, 4096, 800, 1e-4), {**SIMCLR_V2, "loss": "simclr(temperature=0.1)"}),
     # ImageNet-100: DySTreSS's Table 8, with the widths it prints
     "byol/imagenet100": (TABLE8, {"framework": "byol", "head": "byol", "predictor": 0}),
-    "barlow-twins/imagenet100": (TABLE8, {"head": "zero-cl", "width": 0}),
-    "vicreg/imagenet100": (TABLE8, {"head": "zero-cl", "width": 0}),
+    "barlow-twins/imagenet100": ((*TABLE8[:-1], 1e-4), {"head": "zero-cl", "width": 0}),
+    "vicreg/imagenet100": ((*TABLE8[:-1], 1e-4), {"head": "zero-cl", "width": 0}),
     "zero-cl/imagenet100": (TABLE8, ZERO_CL),
     "zero-fcl/imagenet100": (TABLE8, ZERO_CL),
     "zero-icl/imagenet100": (TABLE8, {**ZERO_CL, "width": 256}),

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from contrapose.lab.modalities.text.presets import PRESETS
+from contrapose.lab.training import PRESETS as ALL_PRESETS
 from contrapose.lab.training import Run
-from contrapose.lab.training.optimisers import optimiser
+from contrapose.lab.training.optimisers import learning_rate, optimiser
 from contrapose.lab.training.options import make_run
 
 
@@ -44,3 +45,33 @@ def test_texts_use_a_short_memory_and_simcse_its_own() -> None:
 def test_an_average_that_never_forgets_is_refused() -> None:
     with pytest.raises(ValueError, match=r"adam_beta2: expected a number of at most 0\.999999, got 1\.0"):
         Run(data="digits", adam_beta2=1.0)
+
+
+def test_the_cosine_schedule_ends_where_the_setting_says() -> None:
+    run = Run(data="digits", lr=2.0, epochs=10, warmup=0.0, lr_end=0.001)
+    rates = [learning_rate(run, step, 5) for step in range(51)]
+    assert rates[0] == 2.0
+    assert rates[-1] == pytest.approx(0.002)
+    assert rates == sorted(rates, reverse=True)
+    assert learning_rate(Run(data="digits", lr=2.0, epochs=10, warmup=0.0), 50, 5) == 0
+
+
+def test_lars_has_the_trust_ratio_of_the_run() -> None:
+    steps = []
+    for trust in (1e-3, 0.02):
+        layer = nn.Linear(3, 3)
+        before = layer.weight.detach().clone()
+        run = Run(data="digits", optimiser="lars", lr=1.0, lars_trust=trust)
+        lars = optimiser(run, layer, nn.Identity())
+        layer.weight.grad = torch.ones_like(layer.weight)
+        lars.step()
+        steps.append(float((layer.weight.detach() - before).norm() / before.norm()))
+    assert steps == pytest.approx([1e-3, 0.02], rel=1e-2)
+
+
+def test_presets_have_their_authors_ends_and_ratios() -> None:
+    assert {ALL_PRESETS[name]["lr_end"] for name in ("dystress/imagenet", "byol/imagenet", "swav/imagenet")} == {1e-3}
+    assert {ALL_PRESETS[name]["lars_trust"] for name in ("zero-cl/imagenet100", "dystress/table8-imagenet100")} == {
+        0.02
+    }
+    assert ALL_PRESETS["vicreg/imagenet100"]["weight_decay"] == 1e-4

@@ -273,7 +273,7 @@ _DINO_PRESETS: dict[str, Settings] = {
     # gradient norm at 3, which is omitted here because --grad-clip clips the norm over all parameters.
     "imagenet": {
         **SGD, "head": "dino", "prototypes": 65536, "frozen_epochs": 1, "momentum": 0.996, "momentum_schedule": "cosine",
-        "loss": "dino(teacher_temperature=0.04)", "views": "dino+local8", "lr": 0.03},
+        "loss": "dino(teacher_temperature=0.04)", "views": "dino+local8", "lr": 0.03, "lr_end": 1e-6 / 0.03},
     "imagenet100": {"lr": 0.015, "batch": 128, "epochs": 400, "norm_views": "each"},  # as in solo-learn
 }  # fmt: skip
 

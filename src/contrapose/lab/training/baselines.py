@@ -25,7 +25,7 @@ _IN_SIMCLR: Mapping[str, Mapping[str, Settings]] = {
         # are BYOL's, as in lightly and in the authors' code.
         "imagenet": {
             "head": "barlow-twins", "loss": "barlow_twins", "views": "byol", "lr": 0.2, "weight_decay": 1.5e-6},
-        "imagenet100": {**TABLE8, "head": "zero-cl"},
+        "imagenet100": {**TABLE8, "head": "zero-cl", "weight_decay": 1e-4},  # solo-learn's decay
     },
     "vicreg": {
         # Weights of 25 make VICReg's gradient large: at a learning rate of 0.06 without warm-up, the loss is not finite after
@@ -33,7 +33,7 @@ _IN_SIMCLR: Mapping[str, Mapping[str, Settings]] = {
         "cifar": {"head": "barlow-twins-cifar", "loss": "vicreg", "lr": 0.02, "warmup": 10.0},
         # As in lightly, which follows the paper's appendix C.4: 0.5 per 256 images, batches of 256, 100 epochs
         "imagenet": {"head": "vicreg", "loss": "vicreg", "views": "vicreg", "lr": 0.5},
-        "imagenet100": {**TABLE8, "head": "zero-cl"},
+        "imagenet100": {**TABLE8, "head": "zero-cl", "weight_decay": 1e-4},  # solo-learn's decay
     },
     "w-mse": {
         # Ermolov et al. train for 1,000 epochs in batches of 512: Adam, 500 steps of warm-up, learning rate × 0.2 with 50 and 25

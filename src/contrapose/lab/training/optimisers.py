@@ -30,7 +30,7 @@ def optimiser(run: Run, network: nn.Module, criterion: nn.Module) -> Optimizer:
         kind = torch.optim.Adam if run.optimiser == "adam" else torch.optim.AdamW
         betas = 0.9, run.adam_beta2
         return kind(groups, run.lr, betas, weight_decay=run.weight_decay, fused=cuda or None, capturable=cuda)
-    return LARS(groups, run.lr, form="moco" if run.optimiser == "lars-moco" else "lightly")
+    return LARS(groups, run.lr, trust=run.lars_trust, form="moco" if run.optimiser == "lars-moco" else "lightly")
 
 
 def _groups(run: Run, network: nn.Module) -> list[dict[str, Any]]:
@@ -69,12 +69,13 @@ def gradient_norm(parameters: Sequence[nn.Parameter], clip: float) -> Tensor:
 
 
 def learning_rate(run: Run, step: int, steps_per_epoch: int) -> float:
-    """Return a step's learning rate: linear warm-up, then cosine or linear decay to zero, drops at milestones, or constant."""
+    """Return a step's learning rate: linear warm-up, then cosine or linear decay, drops at milestones, or constant."""
     warm, total = run.warmup * steps_per_epoch, run.epochs * steps_per_epoch
     if step < warm:
         return run.lr * (step + 1) / warm
     if run.schedule == "cosine":
-        return run.lr * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1.0, total - warm)))
+        share = 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1.0, total - warm)))
+        return run.lr * (run.lr_end + (1 - run.lr_end) * share)
     if run.schedule == "linear":
         return run.lr * max(0.0, (total - step) / max(1.0, total - warm))
     if run.schedule == "step":

@@ -24,7 +24,7 @@ _DYSTRESS: Settings = _SGD | {
 # The long-tail protocol of Kukleva et al., which DySTreSS follows in its Tables 4 and 5.
 _KUKLEVA: Settings = _SGD | {
     "views": "kukleva", "encoder": "resnet18-cifar", "loss": "dystress", "lr": 0.5, "warmup": 10.0, "batch": 512,
-    "epochs": 2000, "weight_decay": 1e-4, "knn": 10,
+    "epochs": 2000, "weight_decay": 1e-4, "knn": 10, "lr_end": 1e-6 / 0.5,
 }  # fmt: skip
 # The linear probe is also trained on the long-tailed training set.
 _TAIL: Settings = {"imbalance": "exponential:100", "probe": "train"}
@@ -32,8 +32,8 @@ _KUKLEVA_TAIL: Settings = {"imbalance": "kukleva:0", "probe": "train"}
 _IMAGENET100: Settings = {"data": "imagenet", "classes": "imagenet100"}
 _IMAGENET: Settings = {
     "data": "imagenet", "views": "simclr", "encoder": "resnet50", "loss": "dystress(temperature=cosine(0.1, 0.2))",
-    "optimiser": "lars", "lr": 1.2, "warmup": 10.0, "batch": 256, "epochs": 100, "weight_decay": 1e-6, "precision": "fp16",
-    "knn": 20,
+    "optimiser": "lars", "lr": 1.2, "warmup": 10.0, "lr_end": 1e-3, "batch": 256, "epochs": 100, "weight_decay": 1e-6,
+    "precision": "fp16", "knn": 20,
 }  # fmt: skip
 # A memory bank contrasts a single view of an image with the stored embeddings, so view_count is 1.
 _BEHAVIOUR: Settings = _SGD | {
@@ -104,7 +104,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "dystress/imagenet100": _IMAGENET | _IMAGENET100 | {"epochs": 200},
     "dystress/imagenet": _IMAGENET,
     "dystress/table8-imagenet100": _IMAGENET | _IMAGENET100 | {
-        "head": "balanced", "lr": 0.15, "batch": 128, "epochs": 400},
+        "head": "balanced", "lr": 0.15, "lars_trust": 0.02, "batch": 128, "epochs": 400},
     "behaviour/cifar10": _BEHAVIOUR | {"data": "cifar10"},
     "behaviour/cifar100": _BEHAVIOUR | {"data": "cifar100", "loss": "contrastive(temperature=0.3)"},
     "behaviour/svhn": _BEHAVIOUR | {"data": "svhn", "views": "insdis-svhn", "loss": "contrastive(temperature=0.3)"},

@@ -40,6 +40,8 @@ ADDED: dict[str, Any] = {
     "keep_best": "",
     "threads": 0,
     "adam_beta2": 0.999,
+    "lars_trust": 1e-3,
+    "lr_end": 0.0,
 }
 # Settings with these values are chosen for the data and the device (training/defaults.py) before the run is named.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
@@ -87,13 +89,18 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     """sgd, adam, adamw, lars (as in lightly) or lars-moco."""
     lr: float = -1.0
     """Peak learning rate; -1: chosen for the optimiser, the batch size and the encoder."""
+    lars_trust: float = setting(1e-3, Rule(above=0))
+    """In lars and lars-moco: the ratio of a step to the norm of the weights, at a learning rate of 1."""
     adam_beta2: float = setting(0.999, Rule(most=0.999999))
     """In adam and adamw: the weight of the past in the average of squared gradients, by whose root a step is divided. An average
     that forgets faster (0.98) makes smaller steps when a large gradient follows many small ones."""
     weight_decay: float = 1e-4
     """Weight decay."""
     schedule: str = setting("cosine", Rule(choices=("cosine", "linear", "step", "constant")))
-    """Learning rate schedule: cosine or linear (decay to zero), step (× --lr-drop at milestones) or constant."""
+    """Learning rate schedule: cosine (decay to --lr-end), linear (decay to zero), step (× --lr-drop at
+    milestones) or constant."""
+    lr_end: float = setting(0.0, Rule(most=1))
+    """In the cosine schedule: the learning rate at the end, as a share of the peak."""
     warmup: float = 1.0
     """Epochs of linear warm-up."""
     milestones: tuple[int, ...] = ()

@@ -18,11 +18,12 @@ _DYSTRESS_ROWS: tuple[tuple[float, float, float | None], ...] = (
     (0.03, 0.05, None), (0.03, 0.05, -0.2), (0.03, 0.05, -0.4), (0.03, 0.05, -0.6),
     (0.02, 0.05, -0.4), (0.05, 0.07, -0.4), (0.04, 0.05, -0.4),
 )  # fmt: skip
-# SimCSE's settings, which DySTreSS follows. We use bf16 instead of fp16, because bf16 needs no loss scaling.
+# SimCSE's settings, which DySTreSS follows; its trainer clips gradients at 1, the default of Hugging Face. We use bf16 instead
+# of fp16, because bf16 needs no loss scaling.
 _SIMCSE: dict[str, Any] = {
     **TEXT_SETTINGS, "head": "simcse", "warmup": 0.0, "data": "wiki1m_for_simcse.txt", "encoder": "hf:bert-base-uncased",
     "views": "dropout", "size": 32,
-    "optimiser": "adamw", "adam_beta2": 0.999, "lr": 3e-5, "weight_decay": 0.0, "batch": 64, "epochs": 125,
+    "optimiser": "adamw", "adam_beta2": 0.999, "lr": 3e-5, "weight_decay": 0.0, "grad_clip": 1.0, "batch": 64, "epochs": 125,
     "epoch_slices": 125, "knn_every": 125, "precision": "bf16", "extra_metrics": ("sts:sts.tsv@1",), "keep_best": "stsb_dev",
 }  # fmt: skip
 

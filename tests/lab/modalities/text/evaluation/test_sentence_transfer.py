@@ -14,18 +14,22 @@ from contrapose.lab.modalities.text.evaluation.classifier import LogisticRegress
 from contrapose.lab.modalities.text.evaluation.transfer import TRANSFER_TASKS
 
 HEADER = "task\tsplit\tlabel\ttext\ttext2\n"
-SHORT = LogisticRegression(passes=2, max_evaluations=4, patience=2, lr=0.05)
+SHORT = LogisticRegression(passes=2, max_evaluations=9, patience=1, lr=0.05)
 
 
 def train_alone(
     features: Tensor, labels: Tensor, *, train: list[int], held_out: list[int], penalty: float, keys: list[Tensor]
 ) -> tuple[Tensor, float]:
-    """Train a linear layer with torch's Adam as `SHORT` does; `keys` are random numbers that order the rows of each pass."""
+    """Train a linear layer with torch's Adam as `SHORT` does; `keys` are random numbers that order the rows of each pass.
+
+    As in SentEval's fit(): evaluations without a better accuracy are counted from the beginning, and the one after the last
+    that is allowed ends the training.
+    """
     layer = torch.nn.Linear(features.shape[1], int(labels.max()) + 1, dtype=torch.float64)
     torch.nn.init.zeros_(layer.weight)
     torch.nn.init.zeros_(layer.bias)
     optimiser = torch.optim.Adam(layer.parameters(), lr=SHORT.lr, weight_decay=penalty)
-    best, waited, kept = -1.0, 0, torch.empty(0)
+    best, waited, kept, stop = -1.0, 0, torch.empty(0), False
     for evaluation in range(SHORT.max_evaluations):
         for key in keys[evaluation * SHORT.passes : (evaluation + 1) * SHORT.passes]:
             order = sorted(train, key=lambda row, key=key: float(key[row]))  # type: ignore[misc]
@@ -37,11 +41,12 @@ def train_alone(
         correct = [int(layer(features[row]).argmax()) == int(labels[row]) for row in held_out]
         accuracy = sum(correct) / len(correct)
         if accuracy > best:
-            best, waited = accuracy, 0
+            best = accuracy
             kept = torch.cat([layer.weight.detach().T, layer.bias.detach()[None]])
         else:
+            stop = waited >= SHORT.patience
             waited += 1
-        if waited == SHORT.patience:
+        if stop:
             break
     return kept, best
 

@@ -32,8 +32,10 @@ class LogisticRegression:
 
     batch_size: int = 64
     passes: int = 4  # passes over the training rows between two evaluations (SentEval's epoch_size)
-    patience: int = 5  # evaluations without a better accuracy before training stops (SentEval's tenacity)
-    max_evaluations: int = 50  # 200 passes
+    # Training stops at the evaluation after this many without a better accuracy. As in SentEval (tenacity), they are counted from
+    # the beginning and not since the best one.
+    patience: int = 5
+    max_evaluations: int = 51  # as in SentEval: until more than 200 passes are done
     lr: float = 1e-3
 
     def fit(
@@ -60,13 +62,13 @@ class LogisticRegression:
             for _ in range(self.passes):
                 self._train_pass(weights, optimiser, features, labels, train, penalty, generator)
             accuracy = held_out_accuracy(weights.detach(), features, labels, held_out)
-            better = (accuracy > best.accuracy) & (waited < self.patience)  # a stopped classifier is not changed
-            waited = torch.where(better, 0, waited + 1)
+            better = (accuracy > best.accuracy) & (waited <= self.patience)  # a stopped classifier is not changed
+            waited += ~better
             best = Classifiers(
                 torch.where(better[..., None, None], weights.detach(), best.weights),
                 torch.where(better, accuracy, best.accuracy),
             )
-            if bool((waited >= self.patience).all()):
+            if bool((waited > self.patience).all()):
                 break
         return best
 
