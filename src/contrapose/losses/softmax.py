@@ -381,7 +381,8 @@ def cmc(
 ) -> Tensor:
     """NT-Xent of view v against view w, averaged over all ordered pairs of views v ≠ w (CMC, Tian et al., Eq. 8).
 
-    Each positive is contrasted with the m - 1 negatives of its own view only. On `queue` and `bank`, whose rows belong
+    The paper sums over pairs of views, with V views V (V - 1) times this mean; the mean keeps learning rates comparable between
+    losses. Each positive is contrasted with the m - 1 negatives of its own view only. On `queue` and `bank`, whose rows belong
     to no view, it is contrasted with all stored rows.
 
     pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`

@@ -24,6 +24,7 @@ PEERS: dict[str, tuple[int, Callable[[], Any]]] = {
     "nnclr": (2048, lambda: lightly_heads.NNCLRProjectionHead()),
     "barlow-twins": (2048, lambda: lightly_heads.BarlowTwinsProjectionHead()),
     "vicreg": (2048, lambda: lightly_heads.VICRegProjectionHead()),
+    "vicreg-lightly": (2048, lambda: lightly_heads.VICRegProjectionHead(num_layers=2)),
     "swav": (2048, lambda: lightly_heads.SwaVProjectionHead()),
     "swav-cifar": (512, lambda: lightly_heads.SwaVProjectionHead(512, 512, 128)),
     "dino": (2048, lambda: lightly_heads.DINOProjectionHead(output_dim=2)),

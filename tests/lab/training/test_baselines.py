@@ -45,7 +45,7 @@ SETTINGS: dict[str, tuple[tuple[str, float, float, int, int, float], dict[str, A
     # ImageNet: lightly's benchmark, which DySTreSS's Table 2 takes its numbers from
     "byol/imagenet": (("lars", 0.45, 10.0, 256, 100, 1e-6), {"momentum": 0.99, "momentum_schedule": "cosine", "loss": "byol", "views": "byol"}),
     "barlow-twins/imagenet": (("lars", 0.2, 10.0, 256, 100, 1.5e-6), {"head": "barlow-twins", "views": "byol"}),
-    "vicreg/imagenet": (("lars", 0.5, 10.0, 256, 100, 1e-6), {"head": "vicreg", "views": "vicreg"}),
+    "vicreg/imagenet": (("lars", 0.5, 10.0, 256, 100, 1e-6), {"head": "vicreg-lightly", "views": "vicreg"}),
     "w-mse/imagenet": (("lars", 0.1 * 256**0.5, 10.0, 256, 100, 1e-6), {"head": "w-mse", "view_count": 4, "views": "w-mse"}),
     # ImageNet: the authors' code or paper
     "simsiam/imagenet": (("sgd", 0.05 * 512 / 256, 0.0, 512, 100, 1e-4), {

@@ -78,6 +78,7 @@ HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "barlow-twins": lambda d, out: mlp((d, 8192, 8192, out or 8192), bias="last"),
     "barlow-twins-cifar": lambda d, out: mlp((d, 2048, out or 2048), bias="last"),
     "vicreg": lambda d, out: mlp((d, 8192, 8192, out or 8192), bias="last"),
+    "vicreg-lightly": lambda d, out: mlp((d, 8192, out or 8192), bias="last"),
     "w-mse": lambda d, out: mlp((d, 1024, out or 64), bias="all"),
     "zero-cl": lambda d, out: mlp((d, 2048, 2048, out or 2048)),  # Zero-CL and ARB
     "swav": lambda d, out: mlp((d, 2048, out or 128), bias="last"),

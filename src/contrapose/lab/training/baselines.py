@@ -31,8 +31,9 @@ _IN_SIMCLR: Mapping[str, Mapping[str, Settings]] = {
         # Weights of 25 make VICReg's gradient large: at a learning rate of 0.06 without warm-up, the loss is not finite after
         # three steps. Its authors warm up for ten epochs.
         "cifar": {"head": "barlow-twins-cifar", "loss": "vicreg", "lr": 0.02, "warmup": 10.0},
-        # As in lightly, which follows the paper's appendix C.4: 0.5 per 256 images, batches of 256, 100 epochs
-        "imagenet": {"head": "vicreg", "loss": "vicreg", "views": "vicreg", "lr": 0.5},
+        # As in lightly, which follows the paper's appendix C.4: 0.5 per 256 images, batches of 256, 100 epochs. Its head has two
+        # layers.
+        "imagenet": {"head": "vicreg-lightly", "loss": "vicreg", "views": "vicreg", "lr": 0.5},
         "imagenet100": {**TABLE8, "head": "zero-cl", "weight_decay": 1e-4},  # solo-learn's decay
     },
     "w-mse": {

@@ -98,7 +98,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "dystress/table4-cifar10-lt": _KUKLEVA | {"data": "cifar10", **_KUKLEVA_TAIL},
     "dystress/table4-cifar100-lt": _KUKLEVA | {"data": "cifar100", **_KUKLEVA_TAIL},
     "dystress/table5-imagenet100-lt": _KUKLEVA | _IMAGENET100 | {
-        "imbalance": "pareto:12205", "probe": "train", "views": "simclr", "encoder": "resnet50", "batch": 256,
+        "imbalance": "pareto:12205", "probe": "train", "views": "kukleva-imagenet", "encoder": "resnet50", "batch": 256,
         "loss": "dystress(temperature=cosine(0.1, 0.2))"},
     "dystress/tiny-imagenet": _DYSTRESS | {"data": "imagenet", "encoder": "resnet50", "views": "simclr-64"},
     "dystress/imagenet100": _IMAGENET | _IMAGENET100 | {"epochs": 200},

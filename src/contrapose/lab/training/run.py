@@ -73,9 +73,9 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     """Initial weights of the encoder: a .safetensors file from `export` or `import`."""
     head: str = setting("simclr", Rule(choices=tuple(HEADS)))
     """Projector, the layers between encoder and loss: simclr, simclr-v2, hcl, balanced, moco-v2, moco-v3, moco-v3-vit, linear,
-    alexnet, byol, simsiam, nnclr, barlow-twins, vicreg, w-mse, zero-cl, swav or dino; narrower ones for small images:
-    balanced-cifar, byol-cifar, simsiam-cifar, nnclr-cifar, barlow-twins-cifar, swav-cifar or dino-cifar. For texts: simcse, or
-    none: the loss sees the encoder's output. For images with captions: clip."""
+    alexnet, byol, simsiam, nnclr, barlow-twins, vicreg, vicreg-lightly, w-mse, zero-cl, swav or dino; narrower ones for small
+    images: balanced-cifar, byol-cifar, simsiam-cifar, nnclr-cifar, barlow-twins-cifar, swav-cifar or dino-cifar. For texts:
+    simcse, or none: the loss sees the encoder's output. For images with captions: clip."""
     width: int = 0
     """Dimensions of the embedding, the projector's output; 0: the projector's default. 3 can be drawn on a sphere."""
     framework: str = setting(

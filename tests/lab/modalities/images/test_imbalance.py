@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -123,3 +124,16 @@ def test_a_published_list(tmp_path: Path) -> None:
         imbalance.by_rule(images, f"index:{tmp_path / 'far.txt'}")
     with pytest.raises(ValueError, match=r"expected a file of indices after 'index:', but nothing\.npy is not a file"):
         imbalance.by_rule(images, "index:nothing.npy")
+
+
+def test_a_published_list_of_paths(tmp_path: Path) -> None:
+    names = [f"n0{c}/n0{c}_{i}.JPEG" for c in range(2) for i in range(3)]
+    images = replace(labelled([3, 3]), paths=tuple(Path("train") / name for name in names))
+    listed = tmp_path / "ImageNet_LT_train.txt"
+    listed.write_text("train/n01/n01_2.JPEG 1\ntrain/n00/n00_0.JPEG 0\n\n")
+    thinned = imbalance.by_rule(images, f"index:{listed}")
+    assert [path.name for path in thinned.paths] == ["n01_2.JPEG", "n00_0.JPEG"]
+    listed.write_text("train/n01/n01_2.JPEG 1\ntrain/n07/n07_1.JPEG 7\n")
+    message = r"1 of the 2 files in .* are not among the training images, such as n07/n07_1.JPEG; expected FOLDER/NAME"
+    with pytest.raises(ValueError, match=message):
+        imbalance.by_rule(images, f"index:{listed}")

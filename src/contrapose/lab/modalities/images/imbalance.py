@@ -129,11 +129,11 @@ def by_rule(images: Source, rule: str) -> Source:
     pareto            a Pareto distribution from 1280 to 5 images, as in ImageNet-LT; pareto:12205 with 12,205 in total
     uniform:12406     12,406 images, the same number in each class
     cacr-linear       ten groups of classes keep 1/10, 2/10, … of their images; cacr-exponential e^-9, e^-8, …
-    index:FILE        a published list of indices into the data set, as .npy or as text
+    index:FILE        a published list: indices into the data set, as .npy or as text, or paths as in ImageNet-LT's lists
     """
     name, _, argument = rule.partition(":")
     if name == "index":
-        return cast(Source, images.subset(_indices(Path(argument), len(images))))
+        return cast(Source, images.subset(_indices(Path(argument), images)))
     if name == "kukleva":
         return _kukleva(images, _whole_number(rule, argument))
     return thin(images, _counts(rule, images.counts()))
@@ -199,15 +199,32 @@ def _whole_number(rule: str, argument: str) -> int:
     return int(argument)
 
 
-def _indices(path: Path, size: int) -> Tensor:
-    """Read indices below `size` from a file."""
+def _indices(path: Path, images: Images | Files) -> Tensor:
+    """Read indices of images from a file: numbers, or one path per line, as in the lists of ImageNet-LT ("PATH LABEL")."""
     import numpy as np
 
     if not path.is_file():
         raise ValueError(f"imbalance: expected a file of indices after 'index:', but {path} is not a file")
-    array = np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.int64)
-    index = torch.from_numpy(array.astype(np.int64)).flatten()
-    if len(index) == 0 or int(index.min()) < 0 or int(index.max()) >= size:
+    if path.suffix == ".npy":
+        index = torch.from_numpy(np.load(path, allow_pickle=False).astype(np.int64)).flatten()
+    else:
+        words = [line.split()[0] for line in path.read_text().splitlines() if line.strip()]
+        is_number = all(word.lstrip("-").isdigit() for word in words)
+        index = torch.tensor([int(word) for word in words]) if is_number else _indices_of_files(path, words, images)
+    if len(index) == 0 or int(index.min()) < 0 or int(index.max()) >= len(images):
         actual = f"values from {int(index.min())} to {int(index.max())}" if len(index) else "none"
-        raise ValueError(f"imbalance: expected indices from 0 to {size - 1} in {path}, got {actual}")
+        raise ValueError(f"imbalance: expected indices from 0 to {len(images) - 1} in {path}, got {actual}")
     return index
+
+
+def _indices_of_files(path: Path, names: list[str], images: Images | Files) -> Tensor:
+    """Return the indices of files, by folder and name (n01440764/n01440764_10026.JPEG): a label in the list is the folder's."""
+    known = {f"{file.parent.name}/{file.name}": index for index, file in enumerate(images.paths)}
+    keys = ["/".join(name.split("/")[-2:]) for name in names]
+    missing = [key for key in keys if key not in known]
+    if missing:
+        raise ValueError(
+            f"imbalance: {len(missing):,} of the {len(keys):,} files in {path} are not among the training images, such as "
+            f"{missing[0]}; expected FOLDER/NAME of images in --data, or indices"
+        )
+    return torch.tensor([known[key] for key in keys])

@@ -57,7 +57,7 @@ _TAIL_DIFFERENCES = (
     "CIFAR-10 is not in the paper; we add a long tail of 12,406 images, and as many images with uniform classes.",
     "Our uniform ImageNet has 115 or 116 images per class; the paper's is a uniform sample of all images.",
     "The long-tailed ImageNet matches ImageNet-LT in total, largest and smallest class (115,846, 1280 and 5 images);"
-    " the other class sizes and the images are ours (train --imbalance index:FILE takes the published list).",
+    " the other class sizes and the images are ours (--set imbalance=index:FILE takes the published list).",
 )
 
 

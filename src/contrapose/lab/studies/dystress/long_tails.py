@@ -54,7 +54,7 @@ LONG_TAILS = (
         note="The paper's numbers are closest to 1-NN accuracy. The paper does not give DySTreSS's range here; we use Table 3's.",
         differences=(
             "The numbers of images are those of Kukleva et al. (11,165 and 9,754), from 4500 or 450 images per class; we choose "
-            "the images and the order of the classes at random (train --imbalance index:FILE takes their lists).",
+            "the images and the order of the classes at random (--set imbalance=index:FILE takes their lists).",
             "We train on one split; the numbers of Kukleva et al. are means over three splits.",
         ),
     ),
@@ -75,14 +75,13 @@ LONG_TAILS = (
             "imbalance": LONG_TAIL,
             "probe": "train",
         },
-        note="The paper's numbers are closest to few-shot accuracy. The paper gives neither DySTreSS's range nor the "
-        "augmentation; we "
-        "use those of Table 1. We train for 2000 epochs, as the paper says; the code of Kukleva et al. has 800. The data is a "
-        "folder with ImageNet-1K or ImageNet-100, which is subsampled.",
+        note="The paper's numbers are closest to few-shot accuracy. The paper does not give DySTreSS's range here; we use that "
+        "of Table 1. The augmentation is that of Kukleva et al. We train for 2000 epochs, as the paper says; the code of Kukleva "
+        "et al. has 800. The data is a folder with ImageNet-1K or ImageNet-100, which is subsampled.",
         differences=(
             "We use 12,205 images, as Kukleva et al. do, with class sizes from ImageNet-LT's Pareto distribution: our largest "
             "four classes have 846, 606, 508 and 448 images, theirs 1280, 679, 511 and 456.",
-            "We choose the images and the order of the classes at random (train --imbalance index:FILE takes "
+            "We choose the images and the order of the classes at random (--set imbalance=index:FILE takes "
             "the published lists).",
         ),
     ),

@@ -10,8 +10,6 @@ _PROBE = "The paper does not describe its linear probe; we use lightly's probe a
 _SIMCLR = "The paper does not give SimCLR's temperature; we use lightly's, 0.5 on CIFAR and 0.1 on ImageNet."
 _RATE = "The learning rate is the paper's 0.06, with a momentum of 0.9; the authors' code has 0.2 and no momentum."
 _CIFAR100 = "CIFAR-100 is normalised with CIFAR-10's statistics, as in the authors' code."
-_LIGHTLY = "Our learning rate decays to 0; lightly's decays to 0.1 % of its peak."
-_KUKLEVA = "Our learning rate decays to 0; in Kukleva et al.'s code it decays to 1e-6."
 _DRAW = "The class sizes are those in the authors' code; we choose at random which images of a class are kept."
 
 
@@ -27,8 +25,6 @@ def with_notes(study: Study) -> Study:
         _CIFAR100: settings["lr"] == 0.06 and any(study_data.data == "cifar100" for study_data in study.sets),
     }
     differences = {
-        _LIGHTLY: settings["optimiser"] == "lars",
-        _KUKLEVA: settings["views"] == "kukleva" or study.name == "dystress/table5",
         _DRAW: any(study_data.changes.get("imbalance") == LONG_TAIL for study_data in study.sets),
     }
     return study.with_sentences(notes=notes, differences=differences)

@@ -71,6 +71,7 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "captions": (_CAPTIONS,),  # for few images
     "captions-tf": (replace(_CAPTIONS, **TENSORFLOW),),  # for --encoder efficientnet-lite0
     "kukleva": (Recipe(32, scale=(0.1, 1.0), cubic=True),),  # Kukleva et al., long-tailed runs; not normalised
+    "kukleva-imagenet": (Recipe(224, scale=(0.1, 1.0), cubic=True),),
     # Lee, §5.2: the effect of removing or adding an operation
     "moco-v2-no-blur": (replace(_MOCO, blur=0.0),),
     "moco-v2-no-colour": (replace(_MOCO, jitter=None, gray=0.0),),
