@@ -264,6 +264,8 @@ FIGURES = (
             _not_best_at_one("balanced"),
             _not_best_at_one("generalized"),
             _generalized_has_smaller_alpha,
+            is_best("balanced α = 4, λ = 2", _row_names("balanced"), of=" of the balanced losses"),
+            is_best("generalized α = 2, λ = 2", _row_names("generalized"), of=" of the generalized losses"),
         ),
         small_settings=SMALL_SCALE,
         short_settings=SHORT_SCALE,

@@ -252,8 +252,10 @@ def detection_rows(
 
 
 # Claims about the six methods.
+BEST_OF_ONE_POSITIVE = is_best(CACR_K1, (CL, AU_CL, HN_CL, CACR_K1), of=" of the methods with one positive")
 SIX_METHODS_CLAIMS = (
     is_above(CACR_K1, CL, margin=0.2),  # 0.26 on CIFAR-10 in Table 8
+    BEST_OF_ONE_POSITIVE,
     is_above(CACR_K4, CMC, margin=0.3),
     is_best(CACR_K4, METHODS),
 )
