@@ -90,6 +90,8 @@ def test_selected_data_sets_of_a_study(tmp_path: Path, capsys: pytest.CaptureFix
         "cifar10=data/cifar10.npz",
         "--runs-dir",
         str(RUNS),
+        "--set",
+        "norm_views=together",  # as they were recorded
     ]
     main([*arguments, "-o", str(tmp_path), "--sets", "CIFAR-10, exponential", "--rows", "CL", "CACR (K=1)"])
     output = capsys.readouterr().out

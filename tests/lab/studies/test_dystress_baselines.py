@@ -20,7 +20,7 @@ from contrapose.lab.training import Run, preset
 LIGHTLY = {
     "BYOL": ("byol", "byol", "byol", 0, "byol"),
     "Barlow Twins": ("barlow-twins", "simclr", "barlow-twins", 0, "barlow_twins"),
-    "VICReg": ("vicreg", "simclr", "vicreg", 0, "vicreg"),
+    "VICReg": ("vicreg", "simclr", "vicreg-lightly", 0, "vicreg"),
 }
 TABLE8 = {
     "Barlow Twins (2048)": ("barlow-twins", "simclr", "zero-cl", 0, "barlow_twins"),

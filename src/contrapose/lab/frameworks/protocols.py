@@ -17,11 +17,12 @@ from contrapose.lab.settings import Settings
 CIFAR: dict[str, Any] = {
     "views": "simclr-cifar", "encoder": "resnet18-cifar", "optimiser": "sgd", "lr": 0.06, "schedule": "cosine", "warmup": 0.0,
     "batch": 128, "epochs": 200, "weight_decay": 5e-4, "knn": 200, "norm_views": "each",
+    "lr_end": 0.0, "lars_trust": 1e-3,  # the defaults, for studies in which CIFAR-10 replaces ImageNet
 }  # fmt: skip
 # As in lightly, the learning rate ends at 0.1 % of its peak. bf16 is our choice, because it needs no loss scaling.
 IMAGENET: dict[str, Any] = {
     "data": "imagenet", "encoder": "resnet50", "optimiser": "lars", "schedule": "cosine", "warmup": 10.0, "lr_end": 1e-3,
-    "batch": 256, "epochs": 100, "weight_decay": 1e-6, "precision": "bf16", "knn": 200,
+    "lars_trust": 1e-3, "batch": 256, "epochs": 100, "weight_decay": 1e-6, "precision": "bf16", "knn": 200,
 }  # fmt: skip
 SGD: dict[str, Any] = {"optimiser": "sgd", "weight_decay": 1e-4, "lr_end": 0.0}
 # SimCLRv2 and FNC: the learning rate is 0.1 times the square root of the batch size.

@@ -20,6 +20,7 @@ _SGD: Settings = {"optimiser": "sgd", "warmup": 0.0, "schedule": "cosine"}
 _DYSTRESS: Settings = _SGD | {
     "views": "simclr-cifar", "encoder": "resnet18-cifar", "loss": "dystress", "lr": 0.06, "batch": 128, "epochs": 200,
     "weight_decay": 5e-4, "knn": 200, "norm_views": "each",
+    "lr_end": 0.0, "lars_trust": 1e-3,  # the defaults, for studies in which CIFAR-10 replaces ImageNet
 }  # fmt: skip
 # The long-tail protocol of Kukleva et al., which DySTreSS follows in its Tables 4 and 5.
 _KUKLEVA: Settings = _SGD | {

@@ -252,7 +252,9 @@ def detection_rows(
 
 
 # Claims about the six methods.
-BEST_OF_ONE_POSITIVE = is_best(CACR_K1, (CL, AU_CL, HN_CL, CACR_K1), of=" of the methods with one positive")
+BEST_OF_ONE_POSITIVE = is_best(
+    CACR_K1, (CL, AU_CL, HN_CL, CACR_K1), margin=0.05, of=" of the methods with one positive"
+)
 SIX_METHODS_CLAIMS = (
     is_above(CACR_K1, CL, margin=0.2),  # 0.26 on CIFAR-10 in Table 8
     BEST_OF_ONE_POSITIVE,
