@@ -21,12 +21,8 @@ from torch import Tensor
 
 from contrapose.lab.modalities.tars import StoredFile
 
-AUGMENTATIONS = (
-    "crops",
-    "flips",
-    "colours",
-    "jittered",
-)  # augmentations for supervised training, see `ViewMaker.light`
+# Augmentations for supervised training, see `ViewMaker.light`
+AUGMENTATIONS = ("crops", "flips", "colours", "jittered")
 
 
 class ViewMaker(Protocol):
