@@ -113,6 +113,8 @@ def test_empty_lines_at_the_end_are_no_rows(tmp_path: Path) -> None:
     ("header", "order"),
     [
         ("score\tsentence2\tsentence1", "sentence1 sentence2"),
+        ("s2\ts1", "s1 s2"),
+        ("text_b\ttext_a", "text_a text_b"),
         ("negative_2\tPositive\tnegative_1\tAnchor", "Anchor Positive negative_1 negative_2"),
         ("document\tid\tquery", "query document"),
         ("label\ttext", "text"),

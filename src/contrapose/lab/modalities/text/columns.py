@@ -9,12 +9,12 @@ from contrapose.validate import check_known
 
 # Names that published data sets use for anchors, positives and negatives.
 _ROLES = (
-    ("sentence", "sent", "text", "anchor", "query", "question", "premise", "source"),
+    ("sentence", "sent", "s", "text", "anchor", "query", "question", "premise", "source"),
     ("positive", "pos", "document", "passage", "answer", "response", "paraphrase", "hypothesis", "target"),
     ("negative", "neg", "hard_negative", "hard_neg"),
 )
 _RANK = {name: rank for rank, names in enumerate(_ROLES) for name in names}
-_NUMBERED = re.compile(r"(.*?)[_-]?(\d*)")  # sentence1, negative_2
+_NUMBERED = re.compile(r"(.+?)(?:[_-]?(\d+)|[_-]([a-z]))?")  # sentence1, negative_2, text_b
 
 
 def known_order(name: str) -> tuple[int, int] | None:
@@ -22,7 +22,8 @@ def known_order(name: str) -> tuple[int, int] | None:
     match = _NUMBERED.fullmatch(name.strip().lower())
     if match is None or match[1] not in _RANK:
         return None
-    return _RANK[match[1]], int(match[2] or 0)
+    letter = ord(match[3]) - ord("a") if match[3] else 0
+    return _RANK[match[1]], int(match[2] or letter)
 
 
 def choose_columns(names: Sequence[str], requested: Sequence[str], *, file: str) -> tuple[str, ...]:
