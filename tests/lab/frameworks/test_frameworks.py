@@ -262,34 +262,20 @@ def _embedded(framework: Framework, views: list[torch.Tensor]) -> tuple[torch.Te
 def test_statistics_of_each_view(shapes: list[tuple[int, int, int]]) -> None:
     torch.manual_seed(2)
     views = [torch.randn(v, b, 3, side, side, dtype=torch.float64) for v, b, side in shapes]
-    together, passes, grouped, by_hand = (make("simclr").double() for _ in range(4))
-    passes.norm_views = grouped.norm_views = "each"
-    grouped.group_norms()
-    assert grouped.grouped_norms
-    assert not passes.grouped_norms
+    together, each, by_hand = (make("simclr").double() for _ in range(3))
+    each.norm_views = "each"
     # The authors' code: one forward pass for each view, one after the other.
     network = nn.Sequential(by_hand.encoder, by_hand.projector)
     z = torch.stack([network(view) for group in views for view in group])
     z.square().mul(torch.arange(z.numel(), dtype=z.dtype).view_as(z)).sum().backward()
     expected = {name: weight.grad for name, weight in by_hand.named_parameters() if weight.grad is not None}
     expected |= dict(by_hand.named_buffers())
-    for framework in (passes, grouped):
-        found, state = _embedded(framework, views)
-        torch.testing.assert_close(found, z.detach())
-        assert state.keys() == expected.keys()  # so that checkpoints do not depend on the way
-        for name, value in state.items():
-            torch.testing.assert_close(value, expected[name], msg=f"{name} differs")
+    found, state = _embedded(each, views)
+    torch.testing.assert_close(found, z.detach())
+    assert state.keys() == expected.keys()
+    for name, value in state.items():
+        torch.testing.assert_close(value, expected[name], msg=f"{name} differs")
     assert (_embedded(together, views)[0] - z).abs().max() > 1e-3
-
-
-def test_grouped_norms_when_compiled() -> None:
-    # The compiler sees elementary operations instead of torch's batch norm.
-    norm = SplitBatchNorm(nn.BatchNorm2d(3).double(), 2, one_by_one=True)
-    plain, x = nn.BatchNorm2d(3).double(), torch.randn(8, 3, 4, 4, dtype=torch.float64)
-    views = [plain(x[0::2]), plain(x[1::2])]
-    torch.testing.assert_close(norm.explicit(x), torch.stack(views, 1).flatten(0, 1))
-    for name, value in plain.named_buffers():
-        torch.testing.assert_close(norm.get_buffer(name), value)
 
 
 def test_a_preset_has_its_authors_statistics() -> None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from contrapose.embeddings import Embeddings, State
 from contrapose.lab.networks.encoder import Encoder
-from contrapose.lab.networks.norms import SplitBatchNorm, split_norms
 from contrapose.lab.networks.tower import Tower
 from contrapose.lab.settings import Rule, Settings, setting
 from contrapose.losses.objective import Traits
@@ -113,7 +112,6 @@ class Framework(State, ABC):
     encoder: nn.Module  # an `Encoder`, or a ModuleDict of several
     projector: nn.Module
     norm_views: str = "together"  # as in `NormViewsSettings`
-    grouped_norms: tuple[SplitBatchNorm, ...] = ()  # see `group_norms`
 
     def __init__(self, encoder: nn.Module, projector: nn.Module, *, has_score: bool = False) -> None:
         super().__init__()
@@ -144,30 +142,12 @@ class Framework(State, ABC):
                 module.network.compile(dynamic=False)
 
     def embed(self, views: list[Tensor]) -> Tensor:
-        """Encode and project all views, with one forward pass per input shape; return (V, B, d)."""
+        """Encode and project all views; return (V, B, d)."""
         return self.encode(nn.Sequential(self.encoder, self.projector), views)
 
     def encode(self, network: nn.Module, views: list[Tensor]) -> Tensor:
-        """Encode views, list of (V_i, B, …) -> (V, B, d), with the batch norm statistics that `norm_views` names."""
-        if self.grouped_norms:
-            return torch.cat([self._encode_grouped(network, group) for group in views])
+        """Encode views, list of (V_i, B, …) -> (V, B, d), in one pass per input shape or, if `norm_views` is each, per view."""
         return encode(network, separate_views(views) if self.norm_views == "each" else views)
-
-    def group_norms(self) -> None:
-        """Make one forward pass compute the statistics of each view, for speed; not for synchronised batch norms."""
-        if self.norm_views == "each":
-            split_norms(self, 1, one_by_one=True)
-            self.grouped_norms = tuple(module for module in self.modules() if isinstance(module, SplitBatchNorm))
-
-    def _encode_grouped(self, network: nn.Module, group: Tensor) -> Tensor:
-        """Encode views (V, B, …) in one pass: rows alternate between views, because norms split the batch that way."""
-        for norm in self.grouped_norms:
-            norm.splits = len(group)
-        z = network(group.transpose(0, 1).flatten(0, 1))
-        for norm in self.grouped_norms:
-            norm.splits = 1
-        embeddings: Tensor = z.unflatten(0, (-1, len(group))).transpose(0, 1)
-        return embeddings
 
     def split_score(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
         """Split the projector's output into the embedding (…, d) and the certainty (…), which is None without a score."""

@@ -99,13 +99,13 @@ def replace_norms(network: Network, make: Callable[[_BatchNorm], nn.Module]) -> 
 class SplitBatchNorm(ReplacementBatchNorm):
     """A batch norm that normalises each of `splits` parts of the batch separately; image i is in part i mod splits.
 
-    It reproduces on one GPU what several GPUs do without synchronised statistics; running statistics are then the mean over
-    parts. If `one_by_one`, it reproduces one forward pass for each part: each part moves the running statistics in turn.
+    It reproduces on one GPU what several GPUs do without synchronised statistics. Running statistics are the mean over
+    parts.
     """
 
-    def __init__(self, norm: _BatchNorm, splits: int, *, one_by_one: bool = False) -> None:
+    def __init__(self, norm: _BatchNorm, splits: int) -> None:
         super().__init__(norm)
-        self.splits, self.one_by_one = splits, one_by_one
+        self.splits = splits
 
     def normalise_batch(self, x: Tensor) -> Tensor:
         """Normalise each part separately."""
@@ -123,21 +123,11 @@ class SplitBatchNorm(ReplacementBatchNorm):
         weight, bias = (None if p is None else p.repeat(parts) for p in (self.weight, self.bias))
         channels = x.reshape(len(x) // parts, parts * x.shape[1], *x.shape[2:])
         y = batch_norm(channels, mean, var, weight, bias, training=True, momentum=self.momentum, eps=self.eps)
-        # `mean` and `var` are copies, which the call has updated per part.
-        self._merge(self.running_mean, mean.view(parts, -1))
-        self._merge(self.running_var, var.view(parts, -1))
-        self.num_batches_tracked += parts if self.one_by_one else 1
+        # `mean` and `var` are copies, which the call has updated per part; the running statistics are their averages.
+        self.running_mean.copy_(mean.view(parts, -1).mean(0))
+        self.running_var.copy_(var.view(parts, -1).mean(0))
+        self.num_batches_tracked += 1
         return y.reshape(x.shape)
-
-    @torch.no_grad()
-    def _merge(self, running: Tensor, updated: Tensor) -> None:
-        """Replace running statistics (C,) by those that each part has updated, (parts, C)."""
-        if not self.one_by_one:
-            running.copy_(updated.mean(0))
-            return
-        kept = (1 - self.momentum) * running
-        for part in updated:
-            running.mul_(1 - self.momentum).add_(part - kept)
 
     def explicit(self, x: Tensor) -> Tensor:
         """Return the same as `grouped` by elementary operations, without reshaping the batch, for torch.compile."""
@@ -146,11 +136,7 @@ class SplitBatchNorm(ReplacementBatchNorm):
         dims = (0, *range(3, parts.ndim))
         variance, mean = torch.var_mean(parts, dims, correction=0, keepdim=True)
         count = parts.numel() / mean.numel()
-        if self.one_by_one:
-            for part in range(self.splits):
-                self.update_running_statistics(mean[:, part].flatten(), variance[:, part].flatten(), count)
-        else:
-            self.update_running_statistics(mean.mean(1).flatten(), variance.mean(1).flatten(), count)
+        self.update_running_statistics(mean.mean(1).flatten(), variance.mean(1).flatten(), count)
         return self.scale(parts - mean, variance, parts.ndim - 3).flatten(0, 1).to(x.dtype)
 
 
@@ -164,6 +150,6 @@ def ordinary_norms(network: nn.Module) -> None:
                 setattr(module, name, norm.to(child.weight.device))
 
 
-def split_norms(network: Network, splits: int, *, one_by_one: bool = False) -> Network:
+def split_norms(network: Network, splits: int) -> Network:
     """Make every batch norm in a network normalise `splits` parts of the batch separately, in place."""
-    return replace_norms(network, lambda norm: SplitBatchNorm(norm, splits, one_by_one=one_by_one))
+    return replace_norms(network, lambda norm: SplitBatchNorm(norm, splits))

@@ -12,6 +12,8 @@ from typing import Any
 from contrapose.extras import nearest
 from contrapose.lab.training.run import Run
 
+_TYPES = {field.name: field.type for field in fields(Run)}
+
 
 def read_config(path: Path, *, others: Collection[str] = ()) -> dict[str, Any]:
     """Return the settings in a file, keyed by name; a run.json has all settings of its run.
@@ -40,26 +42,27 @@ def read_settings(texts: Sequence[str]) -> dict[str, Any]:
     {'norm_views': 'together', 'lr': 1.0, 'milestones': [120, 160]}
     """
     settings: dict[str, Any] = {}
-    types = {field.name: field.type for field in fields(Run)}
     for text in texts:
         name, equals, value = text.partition("=")
         name = name.replace("-", "_")
-        if not equals or name not in types:
-            hint = nearest(name, types) if equals else ""
+        if not equals or name not in _TYPES:
+            hint = nearest(name, _TYPES) if equals else ""
             raise ValueError(f"set: expected NAME=VALUE with a setting of `contrapose train`, got {text!r}{hint}")
         try:
-            settings[name] = tomllib.loads(f"value = {value}")["value"]
+            settings[name] = _as_typed(name, tomllib.loads(f"value = {value}")["value"])
         except tomllib.TOMLDecodeError:
             settings[name] = value
-        if types[name] == "float" and type(settings[name]) is int:
-            settings[name] = float(settings[name])
     return settings
+
+
+def _as_typed(name: str, value: Any) -> Any:
+    """Return a TOML value as the command line does: 1 and 1.0 must give the same run, and so the same run name."""
+    return float(value) if _TYPES.get(name) == "float" and type(value) is int else value
 
 
 def _settings(content: dict[str, Any], path: Path, known: Collection[str]) -> dict[str, Any]:
     """Return the content of a TOML file with keys as in Python; raise ValueError for a key that is not an option."""
     settings: dict[str, Any] = {}
-    decimals = {field.name for field in fields(Run) if field.type == "float"}
     for key, value in content.items():
         name = key.replace("-", "_")
         if name not in known:
@@ -69,6 +72,5 @@ def _settings(content: dict[str, Any], path: Path, known: Collection[str]) -> di
             raise ValueError(f"config: {path} has a table [{key}]; expected one line per option, such as epochs = 30")
         if name in settings:
             raise ValueError(f"config: {path} sets {key!r} twice, with - and with _")
-        # As on the command line: 1 and 1.0 must give the same run, and so the same run name.
-        settings[name] = float(value) if name in decimals and type(value) is int else value
+        settings[name] = _as_typed(name, value)
     return settings

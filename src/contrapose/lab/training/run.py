@@ -90,10 +90,10 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     lr: float = -1.0
     """Peak learning rate; -1: chosen for the optimiser, the batch size and the encoder."""
     lars_trust: float = setting(1e-3, Rule(above=0))
-    """In lars and lars-moco: the ratio of a step to the norm of the weights, at a learning rate of 1."""
+    """In lars and lars-moco: the trust coefficient η. A step is η times the norm of the weights, times the learning rate."""
     adam_beta2: float = setting(0.999, Rule(most=0.999999))
-    """In adam and adamw: the weight of the past in the average of squared gradients, by whose root a step is divided. An average
-    that forgets faster (0.98) makes smaller steps when a large gradient follows many small ones."""
+    """In adam and adamw: β₂, the decay rate of the moving average of squared gradients. A lower value (0.98) keeps steps small
+    when a large gradient follows many small ones."""
     weight_decay: float = 1e-4
     """Weight decay."""
     schedule: str = setting("cosine", Rule(choices=("cosine", "linear", "step", "constant")))

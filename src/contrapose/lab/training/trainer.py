@@ -141,9 +141,6 @@ class Trainer:
         # Initial weights are drawn on the CPU, so that a seed gives the same weights on any device.
         network = build(replace(run, init=find_file(run.init, self.folder)), samples).to(self.device)
         run.kind.prepare(network)
-        # On a GPU, each view has its own pass: the compiler of torch 2.11 failed on grouped statistics.
-        if self.world_size == 1 and self.device.type == "cpu":
-            network.group_norms()
         learner: nn.Module = Embed(network) if run.grad_cache else network
         if self.world_size > 1:
             learner = distributed(learner, self.device)

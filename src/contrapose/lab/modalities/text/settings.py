@@ -2,7 +2,7 @@
 
 from contrapose.lab.modalities.modality import Settings
 
-# SimCSE's loss, with its values in the catalogue. With Adam's usual memory (0.999), a rare batch of similar sentences after
+# SimCSE's loss, with its values in the catalogue. With Adam's usual β₂ (0.999), a rare batch of similar sentences after
 # many easy ones makes a step eight times as long as usual, and a transformer from scratch collapsed after 22 epochs.
 TEXT_SETTINGS: Settings = {
     "modality": "text",

@@ -21,7 +21,7 @@ _SIMPLE = (
 )
 _FLIPS = (
     "According to the paper, views are flipped on every data set; the authors' code flips neither CIFAR nor SVHN when it trains "
-    "the encoder. We flip CIFAR (--set views=insdis-svhn does not), and not SVHN, where a mirrored digit is no digit."
+    "the encoder. We flip CIFAR, unless --set views=insdis-svhn is given, and not SVHN, where a mirrored digit is no digit."
 )
 
 

@@ -6,8 +6,8 @@ from contrapose.lab.studies.cacr.methods import LINEAR_IMAGENET, LOSSES, MOCO_PR
 from contrapose.lab.studies.study import Study
 
 _CMC = (
-    "The paper does not give CMC's temperature; we use CL's, 0.19. CMC's loss is the mean over pairs of views; the sum in its "
-    "own paper would be as a learning rate 20 times as high with five views."
+    "The paper does not give CMC's temperature; we use CL's, 0.19. CMC's loss is the mean over pairs of views. With "
+    "five views, the sum in its own paper is 20 times as large, which acts like a learning rate 20 times as high."
 )
 _HARD_NEGATIVE = "The paper does not give HN-CL's τ⁺; we use 0.1 (0.05 on CIFAR-100, 0.01 on ImageNet)."
 _SCHEDULE = 'The learning rate follows a cosine; the paper says "a cosine scheduler … at epoch 120 and epoch 160".'
