@@ -258,12 +258,17 @@ def _embedded(framework: Framework, views: list[torch.Tensor]) -> tuple[torch.Te
     return z.detach(), {**gradients, **dict(framework.named_buffers())}
 
 
+@pytest.mark.parametrize("joined", [False, True], ids=["passes", "joined"])
 @pytest.mark.parametrize("shapes", [[(2, 6, 32)], [(5, 4, 32)], [(2, 4, 32), (3, 4, 16)]], ids=["2", "5", "multi-crop"])
-def test_statistics_of_each_view(shapes: list[tuple[int, int, int]]) -> None:
+def test_statistics_of_each_view(shapes: list[tuple[int, int, int]], joined: bool) -> None:
     torch.manual_seed(2)
     views = [torch.randn(v, b, 3, side, side, dtype=torch.float64) for v, b, side in shapes]
     together, each, by_hand = (make("simclr").double() for _ in range(3))
     each.norm_views = "each"
+    if joined:
+        each.join_views()
+        passes: list[int] = []
+        each.encoder.register_forward_hook(lambda module, inputs, output: passes.append(len(output)))
     # The authors' code: one forward pass for each view, one after the other.
     network = nn.Sequential(by_hand.encoder, by_hand.projector)
     z = torch.stack([network(view) for group in views for view in group])
@@ -271,6 +276,8 @@ def test_statistics_of_each_view(shapes: list[tuple[int, int, int]]) -> None:
     expected = {name: weight.grad for name, weight in by_hand.named_parameters() if weight.grad is not None}
     expected |= dict(by_hand.named_buffers())
     found, state = _embedded(each, views)
+    if joined:
+        assert passes == [v * b for v, b, _ in shapes]
     torch.testing.assert_close(found, z.detach())
     assert state.keys() == expected.keys()
     for name, value in state.items():

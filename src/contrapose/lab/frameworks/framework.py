@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from contrapose.embeddings import Embeddings, State
 from contrapose.lab.networks.encoder import Encoder
+from contrapose.lab.networks.norms import ReplacementBatchNorm, ViewBatchNorm, replace_norms
 from contrapose.lab.networks.tower import Tower
 from contrapose.lab.settings import Rule, Settings, setting
 from contrapose.losses.objective import Traits
@@ -112,6 +113,7 @@ class Framework(State, ABC):
     encoder: nn.Module  # an `Encoder`, or a ModuleDict of several
     projector: nn.Module
     norm_views: str = "together"  # as in `NormViewsSettings`
+    view_norms: tuple[ViewBatchNorm, ...] = ()  # see `join_views`
 
     def __init__(self, encoder: nn.Module, projector: nn.Module, *, has_score: bool = False) -> None:
         super().__init__()
@@ -146,8 +148,30 @@ class Framework(State, ABC):
         return self.encode(nn.Sequential(self.encoder, self.projector), views)
 
     def encode(self, network: nn.Module, views: list[Tensor]) -> Tensor:
-        """Encode views, list of (V_i, B, …) -> (V, B, d), in one pass per input shape or, if `norm_views` is each, per view."""
-        return encode(network, separate_views(views) if self.norm_views == "each" else views)
+        """Encode views, list of (V_i, B, …) -> (V, B, d), with the batch norm statistics that `norm_views` names."""
+        if self.norm_views == "together":
+            return encode(network, views)
+        if not self.view_norms:
+            return encode(network, separate_views(views))
+        return torch.cat([self._encode_joined(network, group) for group in views])
+
+    def _encode_joined(self, network: nn.Module, group: Tensor) -> Tensor:
+        """Encode views (V, B, …) in one pass, with batch norm statistics of each view."""
+        for norm in self.view_norms:
+            norm.views = len(group)
+        z = encode(network, [group])
+        for norm in self.view_norms:
+            norm.views = 1
+        return z
+
+    def join_views(self) -> None:
+        """Encode views that need statistics of their own in one pass, which is faster than one pass for each view.
+
+        Batch norms that are split or synchronised need one pass for each view.
+        """
+        if self.norm_views == "each" and not any(isinstance(module, ReplacementBatchNorm) for module in self.modules()):
+            replace_norms(self, ViewBatchNorm)
+            self.view_norms = tuple(module for module in self.modules() if isinstance(module, ViewBatchNorm))
 
     def split_score(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
         """Split the projector's output into the embedding (…, d) and the certainty (…), which is None without a score."""

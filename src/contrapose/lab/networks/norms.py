@@ -140,6 +140,24 @@ class SplitBatchNorm(ReplacementBatchNorm):
         return self.scale(parts - mean, variance, parts.ndim - 3).flatten(0, 1).to(x.dtype)
 
 
+class ViewBatchNorm(ReplacementBatchNorm):
+    """A batch norm that normalises each view in a batch of `views` consecutive views separately.
+
+    It gives the values and the running statistics of one forward pass for each view.
+    """
+
+    views = 1  # set before each pass
+
+    def normalise_batch(self, x: Tensor) -> Tensor:
+        """Normalise each view separately."""
+        return torch.cat([self._normalise_view(view) for view in x.chunk(self.views)])
+
+    def _normalise_view(self, x: Tensor) -> Tensor:
+        self.num_batches_tracked += 1
+        statistics, affine = (self.running_mean, self.running_var), (self.weight, self.bias)
+        return batch_norm(x, *statistics, *affine, training=True, momentum=self.momentum, eps=self.eps)
+
+
 def ordinary_norms(network: nn.Module) -> None:
     """Replace split and synchronised 2D batch norms by ordinary ones with the same weights and statistics, in place."""
     for module in network.modules():

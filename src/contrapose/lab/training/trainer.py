@@ -75,9 +75,7 @@ class Trainer:
     fast: bool = True  # on a GPU, capture the whole step in one CUDA graph if possible
     on_evaluation: Callable[[], None] = lambda: None  # called before each evaluation, which may take a long time
     concurrent_runs: int = 0  # number of other runs on the device at the same time, recorded together with the seconds
-    stop_if_solved: bool = (
-        False  # whether to stop if the first steps solve the task; otherwise, only a message is logged
-    )
+    stop_if_solved: bool = False  # whether to stop, not only to log a message, if the first steps solve the task
     extend: bool = False  # whether to continue a run in the directory that was started with fewer epochs
 
     def __post_init__(self) -> None:
@@ -144,6 +142,8 @@ class Trainer:
         learner: nn.Module = Embed(network) if run.grad_cache else network
         if self.world_size > 1:
             learner = distributed(learner, self.device)
+        else:
+            network.join_views()
         criterion = build_loss(run, samples).to(self.device)
         self.model: Model = model_of(run, network, self.device, folder=self.folder)
         self.model.use_workers(self.workers, timeout=self.worker_timeout)
