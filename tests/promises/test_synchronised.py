@@ -34,7 +34,7 @@ RUNS: dict[str, dict[str, Any]] = {
 def train(name: str, rank: int, world: int) -> list[torch.Tensor]:
     run = Run(**{"loss": "dclw", **RUNS[name], "queue": 24})
     network, criterion = build(run, IMAGES).double(), build_loss(run, IMAGES)
-    network.begin_epoch(0, 1)
+    network.begin_epoch(0, step=0, steps=STEPS)
     learner: nn.Module = network
     if world > 1:
         synchronise_batch_norms(network, torch.device("cpu"))

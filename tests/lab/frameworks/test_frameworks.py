@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -151,18 +152,21 @@ def test_the_key_encoder_is_an_exact_average() -> None:
     assert not any(p.requires_grad for p in framework.keys.parameters())
 
 
-def test_a_momentum_that_rises_to_one() -> None:
+def test_a_momentum_that_rises_to_one_step_by_step() -> None:
     framework = make("moco-v3", momentum=0.9, momentum_schedule="cosine")
     assert isinstance(framework, MomentumPredictor)
-    for epoch, momentum in ((0, 0.9), (5, 0.95), (10, 1.0)):
-        framework.begin_epoch(epoch, 10)
-        key, query = next(framework.keys.parameters()), next(framework.encoder.parameters())
-        with torch.no_grad():
-            query.add_(0.1)
-        wanted = momentum * key + (1 - momentum) * query.detach()
-        framework.after_step()
-        torch.testing.assert_close(key, wanted)
-    assert "ema_rate" not in framework.state_dict()
+    key, query = next(framework.keys.parameters()), next(framework.encoder.parameters())
+    momenta = [1 - 0.1 * (1 + math.cos(math.pi * step / 8)) / 2 for step in range(9)]  # BYOL, Eq. of τ
+    assert (momenta[0], momenta[4], momenta[8]) == pytest.approx((0.9, 0.95, 1.0))
+    for first in (0, 5):  # the second epoch is resumed after one of its steps
+        framework.begin_epoch(first // 4, step=first, steps=8)
+        for momentum in momenta[first:]:
+            with torch.no_grad():
+                query.add_(0.1)
+            wanted = momentum * key + (1 - momentum) * query.detach()
+            framework.after_step()
+            torch.testing.assert_close(key, wanted)
+    assert "step" not in framework.state_dict()
 
 
 def test_the_bank_moves_the_rows_it_saw_and_no_other() -> None:

@@ -39,7 +39,7 @@ def loss_of(framework: Framework, embeddings: Embeddings) -> Tensor:
 def test_prototypes_are_frozen_in_the_first_epochs(name: str) -> None:
     framework = make(name, frozen_epochs=2)
     for epoch, is_frozen in ((0, True), (1, True), (2, False), (3, False)):
-        framework.begin_epoch(epoch, 4)
+        framework.begin_epoch(epoch, step=epoch, steps=4)
         framework.zero_grad()
         loss_of(framework, framework([images()], torch.arange(6))).backward()
         gradient = framework.prototypes.weight.grad
@@ -58,7 +58,7 @@ def test_no_optimiser_moves_frozen_prototypes(name: str, optimiser: str, tmp_pat
     trainer = Trainer(run, tmp_path, log=lambda text: None)
     before = unit(trainer.context.network.get_parameter("prototypes.weight").detach().clone())
     for epoch, is_same in ((0, True), (1, False)):
-        trainer.context.network.begin_epoch(epoch, 2)
+        trainer.context.network.begin_epoch(epoch, step=epoch, steps=2)
         drain(trainer._epoch(epoch))
         after = unit(trainer.context.network.get_parameter("prototypes.weight").detach())
         assert torch.allclose(before, after, atol=1e-6) == is_same
@@ -90,7 +90,7 @@ def test_the_queue_of_swav_counts_once_it_is_full_and_its_epoch_has_come() -> No
     framework = make("swav", queue=12, queue_start=2).eval()
     weights = []
     for epoch, seed in ((0, 0), (0, 1), (0, 2), (1, 3)):
-        framework.begin_epoch(epoch, 4)
+        framework.begin_epoch(epoch, step=epoch, steps=4)
         embeddings = framework([images(seed=seed)], torch.arange(6))
         assert embeddings.stored_weight is not None
         weights.append(float(embeddings.stored_weight))
@@ -106,7 +106,7 @@ def test_the_queue_of_swav_counts_once_it_is_full_and_its_epoch_has_come() -> No
 
 def test_codes_of_swav_see_the_queue() -> None:
     framework = make("swav", queue=6, queue_start=1).eval()
-    framework.begin_epoch(0, 4)
+    framework.begin_epoch(0, step=0, steps=4)
     framework.update(framework([images(seed=1)], torch.arange(6)))
     embeddings = framework([images()], torch.arange(6))
     found = embeddings.assignments

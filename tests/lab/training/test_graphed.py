@@ -54,7 +54,8 @@ FURTHER_CASES: dict[str, dict[str, Any]] = {
         "framework": "swav", "loss": "swav", "prototypes": 20, "frozen_epochs": 0, "queue": 64, "queue_start": 1},
     "fnc_elimination": {"framework": "fnc", "loss": "fnc_elimination", "anchor_views": 0, "queue": 64},
     "dino schedule": {
-        "framework": "dino", "loss": "dino(teacher_temperature=warmup(0.04, 0.07, 3))", "prototypes": 20},
+        "framework": "dino", "loss": "dino(teacher_temperature=warmup(0.04, 0.07, 3))", "prototypes": 20,
+        "momentum_schedule": "cosine", "grad_clip": 0.1, "grad_clip_each": True},
 }  # fmt: skip
 CASES = {**FRAMEWORK_CASES, **FURTHER_CASES}
 FRAMEWORKS_OF_PAIRS = ("simclr", "moco", "memory-bank")  # with any loss of pairs
@@ -71,6 +72,7 @@ def train_eagerly(run: Run, folder: Path, device: str = "cpu") -> tuple[list[flo
     trainer = Trainer(
         run, folder, on_step=lambda p: losses.append(p.loss), log=quiet, device=torch.device(device), fast=False
     )
+    trainer.context.network.begin_epoch(0, step=0, steps=trainer.total_steps)
     drain(trainer._epoch(0))
     return losses, [p.detach() for p in trainer.context.network.parameters()]
 
@@ -94,6 +96,7 @@ def test_a_tensor_step_equals_the_eager_step(change: dict[str, Any], accumulate:
     losses, weights = train_eagerly(run, tmp_path / "eager")
     trainer = Trainer(run, tmp_path / "tensors", log=quiet, device=torch.device("cpu"))
     step = TensorStep(trainer.context, trainer.context.views.train)
+    trainer.context.network.begin_epoch(0, step=0, steps=trainer.total_steps)
     step.begin(1, 3)  # views are prepared one step ahead; another epoch must discard them
     step.begin(0, 0)
     for _ in losses:
@@ -120,6 +123,7 @@ def test_resuming_in_the_middle_of_an_epoch_is_exact(change: dict[str, Any], tmp
     run = Run(**SETTINGS | {"batch": 16, "epochs": 2} | change)
     whole = Trainer(run, tmp_path, log=quiet, device=torch.device("cpu"))
     step = TensorStep(whole.context, whole.context.views.train)
+    whole.context.network.begin_epoch(0, step=0, steps=whole.total_steps)
     step.begin(0, 0)
     for number in range(whole.steps_per_epoch):
         if number == 3:
@@ -129,6 +133,7 @@ def test_resuming_in_the_middle_of_an_epoch_is_exact(change: dict[str, Any], tmp
     resumed = Trainer(run, tmp_path, log=quiet, device=torch.device("cpu"))
     assert resumed.load_latest()
     resumed_step = TensorStep(resumed.context, resumed.context.views.train)
+    resumed.context.network.begin_epoch(0, step=resumed.step, steps=resumed.total_steps)
     resumed_step.begin(0, resumed.step)
     for _ in range(resumed.step, resumed.steps_per_epoch):
         resumed_step()

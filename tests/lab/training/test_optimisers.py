@@ -11,7 +11,7 @@ from torch import nn
 from contrapose.lab.modalities.text.presets import PRESETS
 from contrapose.lab.training import PRESETS as ALL_PRESETS
 from contrapose.lab.training import Run
-from contrapose.lab.training.optimisers import learning_rate, optimiser
+from contrapose.lab.training.optimisers import gradient_norm, learning_rate, optimiser
 from contrapose.lab.training.options import make_run
 
 
@@ -75,3 +75,21 @@ def test_presets_have_their_authors_ends_and_ratios() -> None:
         0.02
     }
     assert ALL_PRESETS["vicreg/imagenet100"]["weight_decay"] == 1e-4
+
+
+def test_gradients_are_clipped_together_or_each() -> None:
+    layer = nn.Linear(2, 2)
+    gradients = [torch.full((2, 2), 3.0), torch.full((2,), 0.5)]  # of norms 6 and 0.5 ** 0.5
+    for each, expected in ((False, (3 * 6 / 36.5**0.5, 3 * (0.5 / 36.5) ** 0.5)), (True, (3.0, 0.5**0.5))):
+        layer.weight.grad, layer.bias.grad = (gradient.clone() for gradient in gradients)
+        norm = gradient_norm(list(layer.parameters()), 3.0, each=each)
+        assert float(norm) == pytest.approx(36.5**0.5)
+        assert (float(layer.weight.grad.norm()), float(layer.bias.grad.norm())) == pytest.approx(expected)
+
+
+def test_only_the_presets_of_dino_clip_each_parameter() -> None:
+    clipped = {name for name, settings in ALL_PRESETS.items() if settings.get("grad_clip_each")}
+    assert clipped == {"dino/imagenet", "dino/imagenet100"}
+    assert {ALL_PRESETS[name]["grad_clip"] for name in clipped} == {3.0}
+    with pytest.raises(ValueError, match="grad_clip_each: it needs the largest norm"):
+        Run(data="digits", grad_clip_each=True)

@@ -64,7 +64,7 @@ def dry_run(run: Run, folder: Path, *, extend: bool, log: Callable[[str], None],
 
 def measure(trainer: Trainer) -> Measurement:
     """Take a few steps and, if it does not take long, an evaluation. The trainer must not be used to train afterwards."""
-    run, device, ends = trainer.run, trainer.device, list[float]()
+    device, ends = trainer.device, list[float]()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
@@ -72,7 +72,7 @@ def measure(trainer: Trainer) -> Measurement:
         return len(ends) > _MOST_STEPS or (len(ends) > 1 and ends[-1] - ends[0] > _MOST_SECONDS)
 
     trainer.context.criterion.epoch = 1
-    trainer.context.network.begin_epoch(0, run.epochs)
+    trainer.context.network.begin_epoch(0, step=0, steps=trainer.total_steps)
     with worker_failures(), fixed_threads(trainer.threads):
         start = time.perf_counter()
         steps = EagerSteps(replace(trainer.context, must_stop=enough))

@@ -127,8 +127,8 @@ class Framework(State, ABC):
         """Compare this process's embeddings (V, B, d) from `embed`; this is the second half of `forward`."""
         raise NotImplementedError(f"{type(self).__name__} does not support encoding and comparing as separate steps")
 
-    def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Set scheduled values before `epoch` (counted from 0) in a run of `epochs` epochs."""
+    def begin_epoch(self, epoch: int, *, step: int, steps: int) -> None:
+        """Set scheduled values before `epoch`, whose next step is `step` of the run's `steps` (both counted from 0)."""
         return
 
     @property

@@ -52,7 +52,7 @@ class ScheduledMomentumSettings(MomentumSettings):
             recorded_values={"constant": False, "cosine": True},
         ),
     )
-    """constant: the momentum does not change; cosine: the momentum rises to 1 over the run, along half a cosine."""
+    """constant: the momentum does not change; cosine: the momentum rises to 1 over the run, step by step along half a cosine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +72,10 @@ class MomentumFramework(Framework):
     """A query network and its exponential moving average θ_k ← m θ_k + (1-m) θ_q.
 
     The average is updated after each step. This is equivalent to MoCo's order, which updates it before the next keys are
-    computed. With a cosine schedule, m rises to 1 along half a cosine over the run, epoch by epoch (BYOL, MoCo v3).
+    computed. With a cosine schedule, m rises to 1 along half a cosine over the run, step by step (BYOL, MoCo v3, DINO).
     """
 
-    ema_rate: Tensor
+    step: Tensor
 
     def __init__(
         self,
@@ -90,8 +90,9 @@ class MomentumFramework(Framework):
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum: expected a number from 0 to 1, got {momentum!r}")
         self.momentum, self.is_scheduled = momentum, momentum_schedule == "cosine"
-        # 1 - m is a tensor, because a captured step reads it
-        self.register_buffer("ema_rate", torch.tensor(1 - momentum), persistent=False)
+        # The number of steps so far, for the schedule: a tensor, because a captured step reads and advances it
+        self.register_buffer("step", torch.zeros((), dtype=torch.long), persistent=False)
+        self.total_steps = 1
         # Copied after the batch norms were split, so that keys are normalised in the same way as queries.
         self.keys = copy.deepcopy(nn.Sequential(encoder, projector)).requires_grad_(False)
 
@@ -120,13 +121,20 @@ class MomentumFramework(Framework):
             torch._foreach_lerp_(keys, query, 1 - self.momentum)
             return
         ahead = list(torch._foreach_sub(query, keys))
-        torch._foreach_mul_(ahead, self.ema_rate)
+        torch._foreach_mul_(ahead, self._ema_rate().to(ahead[0].dtype))
         torch._foreach_add_(keys, ahead)
+        self.step += 1
 
-    def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Set 1 - m for this epoch; it falls to 0 by the end of training."""
-        if self.is_scheduled:
-            self.ema_rate.fill_((1 - self.momentum) * (1 + math.cos(math.pi * epoch / epochs)) / 2)
+    def _ema_rate(self) -> Tensor:
+        """Return 1 - m of the current step, which falls to 0 by the end of training."""
+        # In float64: in float32, π·step/steps would be the same for many steps of a long run.
+        angle = math.pi * self.step.double() / self.total_steps
+        return (1 - self.momentum) * (1 + torch.cos(angle)) / 2
+
+    def begin_epoch(self, epoch: int, *, step: int, steps: int) -> None:
+        """Set the position in the schedule of the momentum."""
+        self.step.fill_(step)
+        self.total_steps = steps
 
 
 class MoCo(MomentumFramework):

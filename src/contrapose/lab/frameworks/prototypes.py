@@ -128,7 +128,7 @@ class SwAV(Framework):
             compare=within_batch,
         )
 
-    def begin_epoch(self, epoch: int, epochs: int) -> None:
+    def begin_epoch(self, epoch: int, *, step: int, steps: int) -> None:
         """Start to train the prototypes, and to use the queue, in the epochs that the settings say."""
         self.prototypes.begin_epoch(epoch)
         self.queue_in_use.fill_(float(0 < self.queue_start <= epoch + 1))
@@ -204,9 +204,9 @@ class DINO(MomentumFramework):
         self.prototypes.after_step()
         super().after_step()
 
-    def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Start to train the prototypes after the frozen epochs, and set the scheduled momentum."""
-        super().begin_epoch(epoch, epochs)
+    def begin_epoch(self, epoch: int, *, step: int, steps: int) -> None:
+        """Start to train the prototypes after the frozen epochs, and set the position in the momentum's schedule."""
+        super().begin_epoch(epoch, step=step, steps=steps)
         self.prototypes.begin_epoch(epoch)
 
     @torch.no_grad()
@@ -269,11 +269,11 @@ _DINO_PRESETS: dict[str, Settings] = {
     "cifar": {
         "head": "dino-cifar", "prototypes": 2048, "frozen_epochs": 0, "momentum": 0.99,
         "loss": "dino(teacher_temperature=0.04)", "views": "dino-cifar"},
-    # The authors' command for a ResNet-50: learning rate 0.03 per 256 images, eight local crops. They also clip each parameter's
-    # gradient norm at 3, which is omitted here because --grad-clip clips the norm over all parameters.
+    # The authors' command for a ResNet-50: learning rate 0.03 per 256 images, eight local crops, gradients clipped at 3
     "imagenet": {
         **SGD, "head": "dino", "prototypes": 65536, "frozen_epochs": 1, "momentum": 0.996, "momentum_schedule": "cosine",
-        "loss": "dino(teacher_temperature=0.04)", "views": "dino+local8", "lr": 0.03, "lr_end": 1e-6 / 0.03},
+        "loss": "dino(teacher_temperature=0.04)", "views": "dino+local8", "lr": 0.03, "lr_end": 1e-6 / 0.03,
+        "grad_clip": 3.0, "grad_clip_each": True},
     "imagenet100": {"lr": 0.015, "batch": 128, "epochs": 400, "norm_views": "each"},  # as in solo-learn
 }  # fmt: skip
 

@@ -51,7 +51,7 @@ class EagerSteps:
         value, samples = self._whole(batches) if run.grad_cache else self._separate(batches)
         self._average_criterion()
         scaler.unscale_(context.optimiser)  # clipping and the check below need the true gradient
-        norm = gradient_norm(context.parameters(), run.grad_clip)
+        norm = gradient_norm(context.parameters(), run.grad_clip, each=run.grad_clip_each)
         # An infinite gradient is normal in fp16: the gradient scaler skips the step and lowers its scale.
         if not math.isfinite(value) or not (bool(norm.isfinite()) or scaler.is_enabled()):
             what = "loss" if not math.isfinite(value) else "gradient"

@@ -121,7 +121,8 @@ class TensorStep:
             join()
             self._keep(coming)
             values.append(loss.detach())
-        value, norm = sum(values[1:], values[0]), gradient_norm(context.parameters(), run.grad_clip)
+        value = sum(values[1:], values[0])
+        norm = gradient_norm(context.parameters(), run.grad_clip, each=run.grad_clip_each)
         both = value + norm
         torch.maximum(self.failed, (both - both != 0).float(), out=self.failed)  # stays 1 from then on
         context.optimiser.step()

@@ -61,8 +61,14 @@ def set_learning_rate(optimiser: Optimizer, rate: float | Tensor) -> None:
             group["lr"] = rate
 
 
-def gradient_norm(parameters: Sequence[nn.Parameter], clip: float) -> Tensor:
-    """Return the norm of the whole gradient, after clipping the gradient to `clip` unless `clip` is 0."""
+def gradient_norm(parameters: Sequence[nn.Parameter], clip: float, *, each: bool = False) -> Tensor:
+    """Return the norm of the whole gradient before clipping, and clip the gradient to `clip` unless `clip` is 0.
+
+    each   clip each parameter's gradient to this norm, as in DINO, instead of the gradient of all parameters
+    """
+    if clip and each:
+        norms = [torch.nn.utils.clip_grad_norm_(p, clip) for p in parameters if p.grad is not None]
+        return torch.nn.utils.get_total_norm(norms)
     if clip:
         return torch.nn.utils.clip_grad_norm_(parameters, clip)
     return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])

@@ -42,6 +42,7 @@ ADDED: dict[str, Any] = {
     "adam_beta2": 0.999,
     "lars_trust": 1e-3,
     "lr_end": 0.0,
+    "grad_clip_each": False,
 }
 # Settings with these values are chosen for the data and the device (training/defaults.py) before the run is named.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
@@ -125,6 +126,8 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     are bf16 products, summed in fp32."""
     grad_clip: float = setting(0.0, Rule(recorded_as="clip"))
     """Clip the gradient to this norm; 0: no clipping."""
+    grad_clip_each: bool = False
+    """Apply --grad-clip to the gradient of each parameter, as in DINO, instead of the gradient of all parameters."""
     knn: int = setting(20, Rule(least=1))
     """Number of neighbours in the kNN evaluation."""
     knn_every: int = setting(4, Rule(least=1))
@@ -171,6 +174,10 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
         if self.schedule == "step" and not self.milestones:
             raise ValueError(
                 "milestones: a step schedule drops at some epochs (--milestones 120 160); or --schedule constant"
+            )
+        if self.grad_clip_each and not self.grad_clip:
+            raise ValueError(
+                "grad_clip_each: it needs the largest norm of a parameter's gradient, such as --grad-clip 3"
             )
         try_loss(parse(self.loss, self.loss_data), similarity=self.similarity)
         check_framework(self)

@@ -209,7 +209,7 @@ class Trainer:
                 self._stop()
             epoch = self.step // self.steps_per_epoch
             criterion.epoch = epoch + 1
-            network.begin_epoch(epoch, self.run.epochs)
+            network.begin_epoch(epoch, step=self.step, steps=self.total_steps)
             loss, seconds = yield from self._epoch(epoch)
             record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
             record |= {"beside": self.concurrent_runs} if self.concurrent_runs else {}
