@@ -10,7 +10,7 @@ import pytest
 from contrapose.lab.report.render import as_html, as_markdown
 from contrapose.lab.studies import find
 from contrapose.lab.studies.claims import FAILS, HOLDS, UNDECIDED
-from contrapose.lab.studies.collect import document
+from contrapose.lab.studies.collect import collect, document, verdicts
 from contrapose.lab.studies.measures import Metric, NearestNeighbours, RecordedMetric
 from contrapose.lab.studies.results import Cell, Results
 from contrapose.lab.studies.run_directory import RunDirectory
@@ -43,6 +43,21 @@ def test_the_report_says_it_beside_the_number() -> None:
     for text in (as_markdown(page), as_html(page)):
         assert f"of {SAMPLE}" in text
         assert "T: tolerance (projector" in text
+
+
+def test_a_verdict_from_an_older_quantity_says_so_in_its_line() -> None:
+    plan = find("behaviour/table1").plan("short", ["cifar10=data/cifar10.npz"])
+    evidence = {verdict.statement: verdict.evidence for verdict in verdicts(plan, collect(plan, 1, RECORDED))}
+    probe = "a probe of images without augmentation, last epoch"
+    for statement, form in {
+        "HardSimple is above Simple in -U": SAMPLE,
+        "HardSimple is above Simple in accuracy": probe,
+    }.items():
+        assert evidence[statement].endswith(f"; older runs: not the study's own quantity, but that of {form}")
+    page = as_markdown(document([plan], 1, RECORDED))
+    assert all(text in page for text in evidence.values())
+    own = find("dystress/table3").plan("short", ["cifar10=data/cifar10.npz"], settings={"norm_views": "together"})
+    assert not any("older" in verdict.evidence for verdict in verdicts(own, collect(own, 1, RECORDED)))
 
 
 def test_the_error_of_a_measure(tmp_path: Path) -> None:

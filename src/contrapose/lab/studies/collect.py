@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from contrapose.lab.report.document import Document, RunNote, Section
-from contrapose.lab.studies.claims import UNDECIDED, Verdict
+from contrapose.lab.studies.claims import UNDECIDED, Claim, Verdict
 from contrapose.lab.studies.collapse import collapse_section
 from contrapose.lab.studies.measures import Evaluation, LinearProbe, Measure
 from contrapose.lab.studies.measures.classifiers import SMOKE_PROBE_EPOCHS
@@ -78,12 +79,37 @@ def _cell(directories: Sequence[RunDirectory], measure: Measure, epochs: int, do
 
 def verdicts(plan: Plan, results: Results) -> list[Verdict]:
     """Return the verdict on each claim. At the smoke scale every claim is undecided: the runs are too small to test a paper."""
-    judged = [claim(results) for claim in plan.study.claims]
+    judged = [_judge(claim, results) for claim in plan.study.claims]
     if plan.scale != "smoke" or plan.study.analytic:
         return judged
     return [
         replace(verdict, outcome=UNDECIDED, evidence=f"{verdict.evidence}; too small to decide") for verdict in judged
     ]
+
+
+def _judge(claim: Claim, results: Results) -> Verdict:
+    """Return the verdict on a claim; its evidence says if a cell that the claim reads has an older run's quantity."""
+    cells = _ReadCells(results.cells)
+    verdict = claim(replace(results, cells=cells))
+    forms = dict.fromkeys(form for key in cells.read for form in results.cells[key].older_forms)
+    if not forms:
+        return verdict
+    instead = f"older runs: not the study's own quantity, but that of {' and '.join(forms)}"
+    return replace(verdict, evidence=f"{verdict.evidence}; {instead}")
+
+
+class _ReadCells(dict[tuple[str, str, str], Cell]):
+    """Cells of `Results` that remember which of them were read."""
+
+    def __init__(self, cells: Mapping[tuple[str, str, str], Cell]) -> None:
+        super().__init__(cells)
+        self.read: list[tuple[str, str, str]] = []
+
+    def get(self, key: tuple[str, str, str], default: Any = None) -> Any:
+        """Return a cell and remember its key."""
+        if key in self:
+            self.read.append(key)
+        return super().get(key, default)
 
 
 def section(plan: Plan, results: Results) -> Section:
