@@ -124,7 +124,8 @@ def test_a_long_plan_is_estimated_from_recorded_runs(
     record(tmp_path, first, seconds=6.0)
     record(tmp_path, second, seconds=6.0)
     announce_plans(plans, 1, tmp_path)  # all done: nothing is left to estimate
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:] == [f"2 of 2 runs are already trained in {tmp_path}: {first.name}, {second.name}"]
 
 
 def test_the_data_to_give_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 from contrapose.lab.cli import exits
 from contrapose.lab.cli.progress import progress_display
 from contrapose.lab.cli.study_show import describe_estimate, recorded_durations
+from contrapose.lab.counts import count_of, is_or_are
 from contrapose.lab.modalities import MODALITIES, modality
 from contrapose.lab.report.render import write
 from contrapose.lab.settings import Settings
@@ -24,6 +25,7 @@ from contrapose.lab.studies.measures.downstream import MADE
 from contrapose.lab.studies.protocol import protocol_page
 from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.scales import describe_changes
+from contrapose.lab.studies.shared_runs import share_runs
 from contrapose.lab.studies.task import Task
 from contrapose.lab.training.config_file import read_settings
 from contrapose.validate import check_directory, check_known, nearest
@@ -104,7 +106,8 @@ class _StudyOptions:
 
     def plans(self) -> list[Plan]:
         settings = read_settings(self.set) | ({"precision": self.precision} if self.precision else {})
-        return make_plans(self.names, self.scale, self.data, rows=self.rows, sets=self.sets, settings=settings)
+        plans = make_plans(self.names, self.scale, self.data, rows=self.rows, sets=self.sets, settings=settings)
+        return share_runs(plans, self.seeds, self.runs_dir)
 
     def report(self, plans: list[Plan]) -> None:
         # A report on a selection gets a name of its own, so that it does not overwrite the full report.
@@ -117,7 +120,8 @@ class _StudyOptions:
 class StudyRun(_StudyOptions):
     """Train and evaluate the runs of studies and write the report. Run the same command again to resume.
 
-    Runs that are already done are not repeated, even if another study has done them.
+    Runs that are already done are not repeated, even if another study has done them and recorded more. The command first says
+    which runs it has found.
     """
 
     jobs: int | None = None
@@ -250,15 +254,34 @@ def check_seeds(seeds: int) -> None:
 
 
 def announce_plans(plans: Sequence[Plan], seeds: int, root: Path) -> None:
-    """Print how the scale differs from the paper and, if training takes long, the time estimated from recorded runs."""
+    """Print how the scale differs from the paper, which runs exist and, if training takes long, an estimate of the time."""
     for plan in plans:
         if plan.study.rows:
             print(f"{plan.study.name} at the {plan.scale} scale: {describe_changes(plan)}")
     runs = {name: run for plan in plans for name, run in plan.runs(seeds).items()}
     open_runs = [run for name, run in runs.items() if not RunDirectory(root / name).trained(run.epochs)]
+    for line in _describe_found(plans, list(runs), [run.name for run in open_runs], root):
+        print(line, flush=True)
     estimate = describe_estimate(open_runs, recorded_durations(root))
     if estimate:
         print(estimate, flush=True)
+
+
+def _describe_found(plans: Sequence[Plan], runs: list[str], open_runs: list[str], root: Path) -> Iterator[str]:
+    """Yield a line for the runs that are trained, for unfinished ones, and for those that take the place of others."""
+    trained = [name for name in runs if name not in open_runs]
+    resumed = [name for name in open_runs if (root / name / "checkpoints").is_dir()]
+    for names, what in (
+        (trained, f"{is_or_are(len(trained))} already trained in {root}"),
+        (resumed, "will be resumed"),
+    ):
+        if names:
+            yield f"{len(names)} of {count_of(len(runs), 'run')} {what}: {', '.join(names)}"
+    shared = {needed: run.name for plan in plans for needed, run in plan.substitutes.items()}
+    if shared:
+        pairs = ", ".join(f"{name} for {needed}" for needed, name in shared.items())
+        are = is_or_are(len(shared))
+        yield f"{count_of(len(shared), 'run')} {are} replaced by a run with the same weights that records more: {pairs}"
 
 
 def run_plans(

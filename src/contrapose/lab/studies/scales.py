@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS, FRAMEWORKS
@@ -41,7 +41,7 @@ Change = tuple[Any, Any]  # a setting's value at the paper scale, and at this sc
 
 def describe_changes(plan: Plan) -> str:
     """Return a plan's data sets and its changes to the paper's settings, such as "on CIFAR-10; epochs 200 → 50"."""
-    paper = plan.study.plan("paper")
+    plan, paper = replace(plan, substitutes={}), plan.study.plan("paper")
     changes = _changes(plan, paper) if plan != paper else {}
     if not _uses_sample(plan.study):
         changes.pop("metrics", None)

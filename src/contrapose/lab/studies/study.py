@@ -290,6 +290,8 @@ class Plan:
     sets: tuple[StudyData, ...]
     settings: Settings = field(default_factory=dict)  # the user's changes to all runs
     downstream: Mapping[str, str] = field(default_factory=dict)  # paths of the downstream data that the user gave
+    # Runs that record more, keyed by the name of the run that they take the place of (see `shared_runs`)
+    substitutes: Mapping[str, Run] = field(default_factory=dict)
 
     def select_data_sets(self, names: Sequence[str]) -> Plan:
         """Return the plan with only these data sets. Without names, all data sets are kept."""
@@ -321,7 +323,8 @@ class Plan:
             values = self._loss_values(study_data)
             settings["loss"] = settings["loss"].format(**values)
             settings["extra_metrics"] = tuple(item.format(**values) for item in settings.get("extra_metrics", ()))
-        return Run(**{**settings, "data": study_data.data, "seed": seed})
+        run = Run(**{**settings, "data": study_data.data, "seed": seed})
+        return self.substitutes.get(run.name, run) if self.substitutes else run
 
     @property
     def scale_settings(self) -> Settings:
