@@ -274,7 +274,7 @@ _DINO_PRESETS: dict[str, Settings] = {
         **SGD, "head": "dino", "prototypes": 65536, "frozen_epochs": 1, "momentum": 0.996, "momentum_schedule": "cosine",
         "loss": "dino(teacher_temperature=0.04)", "views": "dino+local8", "lr": 0.03, "lr_end": 1e-6 / 0.03,
         "grad_clip": 3.0, "grad_clip_each": True},
-    "imagenet100": {"lr": 0.015, "batch": 128, "epochs": 400, "norm_views": "each"},  # as in solo-learn
+    "imagenet100": {"lr": 0.015, "batch": 128, "epochs": 400, "norm_views": "each"},  # solo-learn: batch, epochs, views
 }  # fmt: skip
 
 ROWS = (

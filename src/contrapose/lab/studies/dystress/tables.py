@@ -163,7 +163,8 @@ TABLES = (
             "printed.",
             "In Zero-CL's and ARB's code, LARS uses a separate learning rate for biases and norms; here they have that "
             "of the weights.",
-            "DINO's gradients are not clipped; its authors clip the gradient of each parameter.",
+            "For Barlow Twins and VICReg, solo-learn's LARS limits the learning rate of each layer to η‖w‖/‖g‖ (clip_lr); here "
+            "the two are multiplied.",
         ),
     ),
     Study(
