@@ -177,7 +177,7 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
             )
         if self.grad_clip_each and not self.grad_clip:
             raise ValueError(
-                "grad_clip_each: it needs the largest norm of a parameter's gradient, such as --grad-clip 3"
+                "grad_clip_each: nothing is clipped at --grad-clip 0; set it to 3, or add --no-grad-clip-each"
             )
         try_loss(parse(self.loss, self.loss_data), similarity=self.similarity)
         check_framework(self)
