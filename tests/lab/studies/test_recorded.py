@@ -180,3 +180,14 @@ def test_captions_are_those_of_their_runs() -> None:
         seconds = sum(record["seconds"] for record in directory.records())
         row = f"| {start} | {loss}, {run.seed} | {' | '.join(shown)} | {seconds:.0f} | `{run.name}` |"
         assert row in section
+
+
+def test_compared_losses_are_those_of_their_runs() -> None:
+    runs = [json.loads(line) for line in (ROOT / "results" / "compare.jsonl").read_text().splitlines()]
+    readme = (ROOT / "README.md").read_text()
+    for loss, name in (("simclr", "SimCLR"), ("dystress", "DySTreSS"), ("cacr", "CACR")):
+        scores = [run["knn_top1"] for run in runs if run["loss"] == loss]
+        assert len(scores) == 3
+        score = f"{mean(scores):.2f} ± {stdev(scores):.2f}"
+        assert re.search(rf"│ {loss} +│ +{score} │", readme)
+        assert f"{name} {score}" in TEXT
