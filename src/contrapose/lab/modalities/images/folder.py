@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from contrapose.lab.counts import count_of, is_or_are
 from contrapose.lab.modalities.images.decoding import ENDINGS
+from contrapose.lab.modalities.images.file_list import FileList
 
 ANNOTATIONS = (
     "val_annotations.txt"  # Tiny-ImageNet's list of validation images: each line has a file name, a class and a box
@@ -36,12 +42,12 @@ _OTHER_PICTURES = frozenset(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Listing:
     """The image files in a folder in a fixed order, their classes if there are at least two, and notes."""
 
-    paths: tuple[Path, ...]
-    labels: tuple[int, ...] | None
+    paths: FileList
+    labels: Tensor | None  # (N,) int64
     classes: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
@@ -53,15 +59,14 @@ def visible_folders(folder: Path) -> list[Path]:
 
 def loose_images(folder: Path) -> list[Path]:
     """Return the images directly in the folder."""
-    return _with_endings([path for path in folder.iterdir() if not path.is_dir()], ENDINGS)
+    return [folder / name for name in _with_endings(_loose_files(folder), ENDINGS)]
 
 
 def all_images(folder: Path) -> list[Path]:
     """Return the images in the folder and in all its subfolders, except hidden ones."""
     # A subfolder may be a symbolic link, which `os.walk` follows only at its starting point.
-    return _with_endings(
-        [*folder.iterdir(), *(path for part in visible_folders(folder) for path in _walk(part))], ENDINGS
-    )
+    nested = [f"{part.name}/{name}" for part in visible_folders(folder) for name in _files(part)]
+    return [folder / name for name in _with_endings([*_loose_files(folder), *nested], ENDINGS)]
 
 
 def list_images(folder: Path, only: Sequence[str] = ()) -> Listing:
@@ -74,30 +79,33 @@ def list_images(folder: Path, only: Sequence[str] = ()) -> Listing:
     if only:
         _check_complete(only, {path.name for path in class_folders}, f"have no folder under {folder}")
         class_folders = [path for path in class_folders if path.name in set(only)]
-    files = {path.name: _walk(path) for path in class_folders}
-    members = {name: _with_endings(paths, ENDINGS) for name, paths in files.items()}
+    # Threads, because a listing waits for the disk, and longer for a network file system.
+    with ThreadPoolExecutor(8) as threads:
+        files = dict(zip([path.name for path in class_folders], threads.map(_files, class_folders), strict=True))
+    members = {name: _with_endings(names, ENDINGS) for name, names in files.items()}
     _check_complete(
-        only, {name for name, paths in members.items() if paths}, f"have no images in their folders under {folder}"
+        only, {name for name, names in members.items() if names}, f"have no images in their folders under {folder}"
     )
-    loose = loose_images(folder)
+    loose_files = _loose_files(folder)
+    loose = _with_endings(loose_files, ENDINGS)
     if loose and any(members.values()):
         raise ValueError(
-            f"data: {folder} has images beside its class folders, {len(loose)} in all, for example {loose[0].name}; move them "
+            f"data: {folder} has images beside its class folders, {len(loose)} in all, for example {loose[0]}; move them "
             "into the folders of their classes, or out of this folder"
         )
     if not loose and not any(members.values()):
         raise ValueError(f"data: no images under {folder} (looked for {', '.join(sorted(ENDINGS))})")
-    others = _with_endings([*folder.iterdir(), *(path for paths in files.values() for path in paths)], _OTHER_PICTURES)
+    others = _with_endings([*loose_files, *(file for names in files.values() for file in names)], _OTHER_PICTURES)
     notes = _notes(folder, members, others)
     if loose:
-        return Listing(tuple(loose), None, (), notes)
-    members = {name: paths for name, paths in members.items() if paths}
-    labels = tuple(label for label, paths in enumerate(members.values()) for _ in paths)
-    paths = tuple(path for paths in members.values() for path in paths)
+        return Listing(FileList([(folder, loose)]), None, (), notes)
+    members = {name: names for name, names in members.items() if names}
+    labels = torch.repeat_interleave(torch.tensor([len(names) for names in members.values()]))
+    paths = FileList((folder / name, names) for name, names in members.items())
     return Listing(paths, labels if len(members) > 1 else None, tuple(members), notes)
 
 
-def _notes(folder: Path, members: dict[str, list[Path]], others: list[Path]) -> tuple[str, ...]:
+def _notes(folder: Path, members: dict[str, list[str]], others: list[str]) -> tuple[str, ...]:
     """Return notes on what may surprise a user about these class folders, and on pictures that are not read."""
     notes = []
     classes, empty = ([name for name in members if bool(members[name]) is full] for full in (True, False))
@@ -113,7 +121,7 @@ def _notes(folder: Path, members: dict[str, list[Path]], others: list[Path]) -> 
     if others:
         notes.append(
             f"data: {count_of(len(others), 'file')} under {folder} {is_or_are(len(others))} not read, for example "
-            f"{others[0].name}; "
+            f"{Path(others[0]).name}; "
             "convert them to PNG or JPEG to use them"
         )
     return tuple(notes)
@@ -123,16 +131,19 @@ def _list_annotated(folder: Path, only: Sequence[str]) -> Listing:
     """List images whose classes are in a file next to them, as in Tiny-ImageNet's val/."""
     lines = (folder / ANNOTATIONS).read_text().splitlines()
     class_of = dict(line.split("\t")[:2] for line in lines if "\t" in line)
-    paths = _with_endings(_walk(folder), ENDINGS)
-    unknown = [path for path in paths if path.name not in class_of]
-    if unknown or not paths:
-        detail = f"{len(unknown)} images that are not in it, for example {unknown[0].name}" if unknown else "no images"
+    names = _with_endings(_files(folder), ENDINGS)
+    unknown = [name for name in names if Path(name).name not in class_of]
+    if unknown or not names:
+        detail = (
+            f"{len(unknown)} images that are not in it, for example {Path(unknown[0]).name}" if unknown else "no images"
+        )
         raise ValueError(f"data: expected the images of {folder / ANNOTATIONS}, but {folder} has {detail}")
     _check_complete(only, set(class_of.values()), f"are not in {folder / ANNOTATIONS}")
-    paths = [path for path in paths if not only or class_of[path.name] in set(only)]
-    classes = sorted({class_of[path.name] for path in paths})
+    names = [name for name in names if not only or class_of[Path(name).name] in set(only)]
+    found = [class_of[Path(name).name] for name in names]
+    classes = sorted(set(found))
     index = {name: label for label, name in enumerate(classes)}
-    return Listing(tuple(paths), tuple(index[class_of[path.name]] for path in paths), tuple(classes))
+    return Listing(FileList([(folder, names)]), torch.tensor([index[name] for name in found]), tuple(classes))
 
 
 def _check_complete(only: Sequence[str], existing: Collection[str], missing_from: str) -> None:
@@ -143,12 +154,19 @@ def _check_complete(only: Sequence[str], existing: Collection[str], missing_from
         raise ValueError(f"classes: {len(missing)} of {len(only)} {missing_from}: {', '.join(missing[:_NAMED])}{more}")
 
 
-def _walk(folder: Path) -> list[Path]:
-    """Return all files under a folder, except files in hidden folders."""
-    files = []
+def _loose_files(folder: Path) -> list[str]:
+    """Return the names of the files directly in a folder."""
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if not entry.is_dir()]
+
+
+def _files(folder: Path) -> list[str]:
+    """Return the names of all files under a folder, relative to it, except files in hidden folders."""
+    files: list[str] = []
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if _visible(name)]
-        files += [Path(parent, name) for name in names]
+        inner = os.path.relpath(parent, folder)
+        files += names if inner == "." else [f"{inner}/{name}" for name in names]
     return files
 
 
@@ -156,7 +174,12 @@ def _visible(name: str) -> bool:
     return not name.startswith(".") and name != "__MACOSX"
 
 
-def _with_endings(paths: Iterable[Path], endings: Collection[str]) -> list[Path]:
+def _with_endings(names: Iterable[str], endings: frozenset[str]) -> list[str]:
     """Return the visible files that have one of these endings, in a fixed order."""
+    # A regular expression, because a data set may have millions of files.
+    has_ending = re.compile(
+        rf"(.*/)?[^./][^/]*({'|'.join(map(re.escape, endings))})", re.IGNORECASE | re.DOTALL
+    ).fullmatch
+    found = [name for name in names if has_ending(name)]
     # Sorted, because the order of a directory listing depends on the file system, but indices must not depend on it.
-    return sorted(path for path in paths if path.suffix.lower() in endings and _visible(path.name))
+    return sorted(found, key=lambda name: name.split("/")) if any("/" in name for name in found) else sorted(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from contrapose.lab.modalities.images.decoding import ImagePath
+from contrapose.lab.modalities.images.file_list import FileList
 from contrapose.lab.modalities.source import ViewMaker
 
 
@@ -21,7 +23,7 @@ class Images:
     pixels: Tensor  # uint8 (N, 3, H, W)
     labels: Tensor | None  # int64 (N,)
     classes: tuple[str, ...] = ()
-    paths: tuple[ImagePath, ...] = ()  # the file of each image, if every image was read from its own file
+    paths: Sequence[ImagePath] = ()  # the file of each image, if every image was read from its own file
     ids: Tensor | None = None  # (N,) equal for images that are never negatives of each other
 
     def __post_init__(self) -> None:
@@ -51,7 +53,7 @@ class Images:
         """Return the images at these indices, in this order."""
         indices = torch.as_tensor(index, dtype=torch.long)
         labels = None if self.labels is None else self.labels[indices]
-        paths = tuple(self.paths[i] for i in indices.tolist()) if self.paths else ()
+        paths = take_paths(self.paths, indices) if self.paths else ()
         return replace(self, pixels=self.pixels[indices], labels=labels, paths=paths)
 
     def counts(self) -> list[int]:
@@ -90,8 +92,14 @@ class ResidentImages:
 def fingerprint(paths: Sequence[ImagePath]) -> str:
     """Return a checksum of the names of files and of their parent folders or tars."""
     # Whole paths are not used, so that a data set keeps its fingerprint when it is moved.
-    names = "\n".join(f"{path.parent.name}/{path.name}" for path in paths)
-    return f"{zlib.crc32(names.encode()):08x}"
+    short_names = paths.short_names() if isinstance(paths, FileList) else (f"{p.parent.name}/{p.name}" for p in paths)
+    names = "\n".join(short_names)
+    return f"{zlib.crc32(os.fsencode(names)):08x}"
+
+
+def take_paths(paths: Sequence[ImagePath], indices: Tensor) -> Sequence[ImagePath]:
+    """Return the paths at these indices, in this order."""
+    return paths.take(indices) if isinstance(paths, FileList) else tuple(paths[i] for i in indices.tolist())
 
 
 def class_counts(name: str, labels: Tensor | None, classes: tuple[str, ...]) -> list[int]:

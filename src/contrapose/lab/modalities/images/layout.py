@@ -87,7 +87,7 @@ def _list_labelled(folder: Path, only: Sequence[str], train_classes: Sequence[st
         return None
     listing = list_images(folder, only)
     if len(listing.classes) == 1:
-        return replace(listing, labels=(0,) * len(listing.paths), notes=())
+        return replace(listing, labels=torch.zeros(len(listing.paths), dtype=torch.long), notes=())
     return listing if listing.labels is not None else None
 
 

@@ -26,7 +26,7 @@ from contrapose.lab.modalities.images.decoding import (
     read_all,
 )
 from contrapose.lab.modalities.images.folder import Listing, list_images
-from contrapose.lab.modalities.images.images import Images, class_counts, fingerprint
+from contrapose.lab.modalities.images.images import Images, class_counts, fingerprint, take_paths
 from contrapose.lab.modalities.images.memory import check_memory
 from contrapose.lab.modalities.images.views import Recipe, Views
 from contrapose.lab.modalities.modality import DataSettings
@@ -44,7 +44,7 @@ class Files:
     """Image files on disk or in tars, decoded on demand; class folders, if there are any, give the labels."""
 
     name: str
-    paths: tuple[ImagePath, ...]
+    paths: Sequence[ImagePath]
     labels: Tensor | None
     classes: tuple[str, ...] = ()
     ids: Tensor | None = None  # (N,) equal for images that are never negatives of each other
@@ -58,8 +58,7 @@ class Files:
     @classmethod
     def listed(cls, name: str, listing: Listing) -> Files:
         """Return the files in a listing, as a data set with this name."""
-        labels = None if listing.labels is None else torch.tensor(listing.labels)
-        return cls(name, listing.paths, labels, listing.classes)
+        return cls(name, listing.paths, listing.labels, listing.classes)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -73,7 +72,7 @@ class Files:
         """Return the files at these indices, in this order."""
         indices = torch.as_tensor(index, dtype=torch.long)
         labels = None if self.labels is None else self.labels[indices]
-        return replace(self, paths=tuple(self.paths[i] for i in indices.tolist()), labels=labels)
+        return replace(self, paths=take_paths(self.paths, indices), labels=labels)
 
     def counts(self) -> list[int]:
         """Return the number of images in each class."""
