@@ -15,6 +15,7 @@ from contrapose.lab.cli import exits
 from contrapose.lab.cli.evaluate import print_notes
 from contrapose.lab.cli.run_options import RunOptions
 from contrapose.lab.cli.study import check_seeds, run_plans
+from contrapose.lab.cli.tables import fold_names
 from contrapose.lab.counts import count_of
 from contrapose.lab.devices import DeviceOption, own_device
 from contrapose.lab.report.document import Document
@@ -168,18 +169,21 @@ def _table(plan: Plan, results: Results, title: str) -> str:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title)
-    headings = score_of(plan.study).headings
-    for heading in ("loss", *headings):
-        # A long loss is folded, since its end, such as the temperature, may be all that differs.
-        table.add_column(heading, justify="left" if heading == "loss" else "right", overflow="fold")
+    console = Console(highlight=False)
+    rows: list[tuple[str, ...]] = []
     for row in plan.study.rows:
         cells = [results.cell(row.name, quantity.name) for quantity in plan.study.quantities]
         reasons = "; ".join(dict.fromkeys(reason for cell in cells for reason in cell.missing_reasons))
-        table.add_row(row.name if not reasons else f"{row.name} ({reasons})", *map(_cell_text, cells))
+        rows.append((row.name if not reasons else f"{row.name} ({reasons})", *map(_cell_text, cells)))
+    headings = ("loss", *score_of(plan.study).headings)
     for name, cell in references(plan.study, results).items():
-        table.add_row(name, _cell_text(cell), *["–"] * (len(headings) - 1), style="dim")
-    console = Console(highlight=False)
+        rows.append((name, _cell_text(cell), *["–"] * (len(headings) - 2)))
+    folded_headings, folded_rows = fold_names(headings, rows, console.width)
+    table = Table(title=title)
+    for number, heading in enumerate(folded_headings):
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for number, folded in enumerate(folded_rows):
+        table.add_row(*folded, style="" if number < len(plan.study.rows) else "dim")
     with console.capture() as captured:  # printed by `print`, because rich exits the process if the output is closed
         console.print(table)
     return captured.get()

@@ -113,8 +113,7 @@ def _describe(trainer: Trainer) -> Iterator[str]:
         changed = [_as_option(name, getattr(run, name)) for name in names if getattr(run, name) != _DEFAULTS[name]]
         if changed:
             yield f"  {title}: {' '.join(changed)}"
-    noun = run.kind.noun
-    yield f"{'data':12}{len(split.train):,} {noun} to train on{_describe_evaluation_data(trainer)}"
+    yield f"{'data':12}{len(split.train):,} {run.kind.sample_noun(split.train)} to train on{_describe_evaluation_data(trainer)}"
     yield f"{'negatives':12}{_describe_negatives(trainer)}"
     encoder, projector = (_millions(module) for module in (context.network.encoder, context.network.projector))
     trained = sum(parameter.numel() for parameter in context.parameters()) / 1e6
@@ -135,7 +134,7 @@ def _as_option(name: str, value: object) -> str:
 
 
 def _describe_evaluation_data(trainer: Trainer) -> str:
-    split, noun = trainer.split, trainer.run.kind.noun
+    split, noun = trainer.split, trainer.run.kind.sample_noun(trainer.split.train)
     if split.probe is not None and split.test is not None:
         classes = f" of {len(split.test.classes)} classes" if split.test.classes else ""
         return f"; kNN accuracy on {len(split.test):,} test {noun}{classes}, with {len(split.probe):,} labelled ones"

@@ -22,12 +22,13 @@ from contrapose.lab.training import PRESETS, Run, Trainer, resolve
 from contrapose.lab.training.checkpoints.kept import best_epoch
 from contrapose.lab.training.checks.setting_values import check_type
 from contrapose.lab.training.collapse import describe_collapse
-from contrapose.lab.training.config_file import read_config
+from contrapose.lab.training.config_file import name_config, read_config
 from contrapose.lab.training.locks import lock_directory
 from contrapose.lab.training.options import make_run
 from contrapose.lab.training.processes import leave_process_group
 from contrapose.lab.training.records.extra_metrics import recorded_measures
 from contrapose.lab.training.records.files import read_records
+from contrapose.lab.training.run import AUTO
 from contrapose.lab.training.score_baselines import BASELINE_CHOICES, Baselines, describe_no_gain, score_baselines
 from contrapose.lab.training.sources import check_init
 from contrapose.lab.training.stops import ignore_closed_output
@@ -102,13 +103,15 @@ class Train(DeviceOption):
         own = {name: config.pop(name) for name in _IN_CONFIG if name in config}
         if isinstance(own.get("temperature"), int | float):  # temperature = 0.2, or "0.07:0.2"
             own["temperature"] = str(own["temperature"])
-        for name, value in own.items():
-            check_type(name, _IN_CONFIG[name], value)
-        own |= {name: Path(own[name]) for name in ("out", "data_root") if name in own}
         # Options that are None or "" were omitted on the command line.
-        options = replace(self, **{name: value for name, value in own.items() if not getattr(self, name)})
-        with use_device(options.device):
-            options.train(config)
+        own = {name: value for name, value in own.items() if not getattr(self, name)}
+        with name_config(self.config, {*own, *config} - self.given.keys()):
+            for name, value in own.items():
+                check_type(name, _IN_CONFIG[name], value)
+            own |= {name: Path(own[name]) for name in ("out", "data_root") if name in own}
+            options = replace(self, **own)
+            with use_device(options.device):
+                options.train(config)
 
     def train(self, config: Settings) -> None:
         """Train with the settings in a config file and on the command line."""
@@ -126,6 +129,9 @@ class Train(DeviceOption):
                 requested.kind.check_data(requested.eval_data, "eval_data")
             world_size = int(os.environ.get("WORLD_SIZE", "1"))
             run = resolve(requested, own_device(), log=log, folder=self.out, world_size=world_size)
+            for name in self.given.keys() - requested.auto_settings:  # `resolve` logs those
+                if self.given[name] == AUTO.get(name):
+                    log(f"--{name} {self.given[name]} means that it is chosen for the data: {getattr(run, name)}")
             folder = self.out or Path("runs") / run.name
             check_init(run, folder)
             check_directory("out", folder)
