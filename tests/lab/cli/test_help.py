@@ -19,6 +19,7 @@ from contrapose import extras
 from contrapose.extras import TRAIN_PACKAGES, install_command
 from contrapose.lab.cli import main
 from contrapose.lab.cli.commands import COMMANDS, FORMER
+from contrapose.lab.cli.compare import Compare
 from contrapose.lab.cli.help import name_option, option_groups
 from contrapose.lab.cli.runs import Runs
 from contrapose.lab.cli.train import Train
@@ -253,6 +254,7 @@ def test_the_extra_has_the_packages_that_messages_name() -> None:
         (Train, "temperature: expected a number", "--temperature: expected a number"),
         (Train, "some_file: is damaged", "some_file: is damaged"),
         (Train, "no colon", "no colon"),
+        (Compare, "loss: expected one of", "--losses: expected one of"),
         (Runs, "folder: is not a folder", "folder: is not a folder"),  # a positional argument
     ],
 )

@@ -7,22 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from tyro.conf import arg
-
+from contrapose.lab.cli.config_option import ConfigOption, with_config
 from contrapose.lab.cli.display import training_display
 from contrapose.lab.cli.dry_run import dry_run
 from contrapose.lab.cli.progress import format_duration
-from contrapose.lab.cli.run_options import RunOptions
-from contrapose.lab.devices import DeviceOption, own_device, use_device
+from contrapose.lab.devices import own_device
 from contrapose.lab.modalities.progress import allow_progress_bars
 from contrapose.lab.settings import Settings
 from contrapose.lab.training import PRESETS, Run, Trainer, resolve
 from contrapose.lab.training.checkpoints.kept import best_epoch
-from contrapose.lab.training.checks.setting_values import check_type
 from contrapose.lab.training.collapse import describe_collapse
-from contrapose.lab.training.config_file import name_config, read_config
 from contrapose.lab.training.locks import lock_directory
 from contrapose.lab.training.options import make_run
 from contrapose.lab.training.processes import leave_process_group
@@ -48,7 +44,7 @@ _IN_CONFIG = {
 
 
 @dataclass(frozen=True)
-class Train(DeviceOption):
+class Train(ConfigOption):
     """Train an encoder, by default on the built-in digits. Run the same command again to resume an interrupted run.
 
     `--loss` also selects the framework and the head that the loss needs, unless options or the preset set them.
@@ -69,10 +65,6 @@ class Train(DeviceOption):
         "device": "cpu, cuda or one GPU, such as cuda:1",
         "dry_run": "Print settings, memory and time; do not train",
     }
-    given: Annotated[RunOptions, arg(name="")]
-    config: Path | None = None
-    """File with options, which options on the command line override: TOML with one option per line, such as epochs = 30, or the
-    run.json of a run. It may name a preset, which it then overrides."""
     dry_run: bool = False
     """Print the settings, the data, the number of negatives, and estimates of memory and time, without training."""
     preset: str = ""
@@ -99,19 +91,8 @@ class Train(DeviceOption):
 
     def __call__(self) -> None:
         """Train, with a progress bar on a terminal; with --dry-run, print what would be done."""
-        config = read_config(self.config, others=_IN_CONFIG) if self.config else {}
-        own = {name: config.pop(name) for name in _IN_CONFIG if name in config}
-        if isinstance(own.get("temperature"), int | float):  # temperature = 0.2, or "0.07:0.2"
-            own["temperature"] = str(own["temperature"])
-        # Options that are None or "" were omitted on the command line.
-        own = {name: value for name, value in own.items() if not getattr(self, name)}
-        with name_config(self.config, {*own, *config} - self.given.keys()):
-            for name, value in own.items():
-                check_type(name, _IN_CONFIG[name], value)
-            own |= {name: Path(own[name]) for name in ("out", "data_root") if name in own}
-            options = replace(self, **own)
-            with use_device(options.device):
-                options.train(config)
+        with with_config(self, _IN_CONFIG) as (options, config):
+            options.train(config)
 
     def train(self, config: Settings) -> None:
         """Train with the settings in a config file and on the command line."""
