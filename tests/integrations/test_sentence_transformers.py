@@ -106,13 +106,13 @@ def test_evaluation_has_the_same_loss(make: type[ContrastiveLoss]) -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"loss": dcl}, lambda p: dcl(p, temperature=0.05)),
-        ({"loss": "dcl"}, lambda p: dcl(p, temperature=0.1)),
-        ({"loss": "dystress"}, lambda p: nt_xent(p, temperature=cosine(0.03, 0.05))),  # the values for text
+        ({"objective": dcl}, lambda p: dcl(p, temperature=0.05)),
+        ({"objective": "dcl"}, lambda p: dcl(p, temperature=0.1)),
+        ({"objective": "dystress"}, lambda p: nt_xent(p, temperature=cosine(0.03, 0.05))),  # the values for text
         ({"temperature": cosine(0.05, 0.1)}, lambda p: nt_xent(p, temperature=cosine(0.05, 0.1))),
         ({"negatives": hardest(2)}, lambda p: nt_xent(p, temperature=0.05, negatives=hardest(2))),
-        ({"loss": "triplet", "margin": 0.2}, lambda p: triplet(p, margin=0.2)),
-        ({"loss": "nt_xent(temperature=0.2)"}, lambda p: nt_xent(p, temperature=0.2)),
+        ({"objective": "triplet", "margin": 0.2}, lambda p: triplet(p, margin=0.2)),
+        ({"objective": "nt_xent(temperature=0.2)"}, lambda p: nt_xent(p, temperature=0.2)),
     ],
 )
 def test_any_objective(settings: dict[str, Any], expected: Callable[[Any], Tensor]) -> None:
