@@ -21,7 +21,8 @@ from contrapose.lab.devices import own_device
 from contrapose.lab.evaluation import PROBES, Probe
 from contrapose.lab.modalities import Split
 from contrapose.lab.modalities.images.images import Images
-from contrapose.lab.training import Model, Run, build
+from contrapose.lab.training import Model, Run
+from contrapose.lab.training.build import build
 
 
 def random_images(count: int, seed: int) -> Images:

@@ -106,13 +106,13 @@ def test_evaluation_has_the_same_loss(make: type[ContrastiveLoss]) -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"loss": dcl}, lambda p: dcl(p, temperature=0.05)),
-        ({"loss": "dcl"}, lambda p: dcl(p, temperature=0.1)),
-        ({"loss": "dystress"}, lambda p: nt_xent(p, temperature=cosine(0.03, 0.05))),  # the values for text
+        ({"objective": dcl}, lambda p: dcl(p, temperature=0.05)),
+        ({"objective": "dcl"}, lambda p: dcl(p, temperature=0.1)),
+        ({"objective": "dystress"}, lambda p: nt_xent(p, temperature=cosine(0.03, 0.05))),  # the values for text
         ({"temperature": cosine(0.05, 0.1)}, lambda p: nt_xent(p, temperature=cosine(0.05, 0.1))),
         ({"negatives": hardest(2)}, lambda p: nt_xent(p, temperature=0.05, negatives=hardest(2))),
-        ({"loss": "triplet", "margin": 0.2}, lambda p: triplet(p, margin=0.2)),
-        ({"loss": "nt_xent(temperature=0.2)"}, lambda p: nt_xent(p, temperature=0.2)),
+        ({"objective": "triplet", "margin": 0.2}, lambda p: triplet(p, margin=0.2)),
+        ({"objective": "nt_xent(temperature=0.2)"}, lambda p: nt_xent(p, temperature=0.2)),
     ],
 )
 def test_any_objective(settings: dict[str, Any], expected: Callable[[Any], Tensor]) -> None:
@@ -278,9 +278,10 @@ def test_the_model_card_names_the_loss(tmp_path: Path) -> None:
         ({"directions": ["query_to_docs"]}, "did you mean 'query_to_doc'"),
         ({"directions": ["query_to_query"]}, "directions: expected 'query_to_doc'"),
         ({"directions": BOTH, "symmetric": True}, "expected only 'query_to_doc' with symmetric=True"),
-        ({"loss": "isogclr"}, "needs a value for each sample"),
-        ({"loss": "nt_xnet"}, "did you mean 'nt_xent'"),
-        ({"scale": 20.0}, "scale: nt_xent has the settings"),
+        ({"objective": "isogclr"}, "needs a value for each sample"),
+        ({"objective": "nt_xnet"}, "did you mean 'nt_xent'"),
+        ({"scale": 20.0}, "scale: expected a temperature, which is 1 / scale: write temperature=0.05, got 20.0"),
+        ({"scale": "20"}, "write temperature=1 / scale, got '20'"),
         (
             {"guide_margin_strategy": "both"},
             "guide_margin_strategy: expected one of 'absolute', 'relative', got 'both'",
@@ -291,6 +292,14 @@ def test_the_model_card_names_the_loss(tmp_path: Path) -> None:
 def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ContrastiveLoss(static(), **settings)
+
+
+@pytest.mark.parametrize("make", [ContrastiveLoss, CachedContrastiveLoss])
+def test_the_objective_has_one_name_in_all_integrations(make: type[ContrastiveLoss]) -> None:
+    assert make(static(), objective="dcl").get_config_dict()["objective"] == "dcl"
+    with pytest.warns(DeprecationWarning, match="loss= is now objective="):
+        former = make(static(), loss="dcl")
+    assert former.get_config_dict()["objective"] == "dcl"
 
 
 def test_one_column_is_refused() -> None:

@@ -455,8 +455,10 @@ def test_features_of_an_image_do_not_depend_on_other_files(tmp_path: Path, capsy
     with np.load(tmp_path / "before.npz") as before, np.load(tmp_path / "after.npz") as after:
         assert before["train_features"].shape == (40, 128)  # nothing is held out
         np.testing.assert_allclose(after["train_features"][1:], before["train_features"], rtol=0, atol=1e-5)
-    assert "hold_out: expected a share below 1" in error_message(capsys, "train", "--hold-out", "1")
-    assert "hold_out: expected a number of at least 0" in error_message(capsys, "train", "--hold-out", "-0.1")
+    assert "contrapose: --hold-out: expected a share below 1" in error_message(capsys, "train", "--hold-out", "1")
+    assert "contrapose: --hold-out: expected a number of at least 0" in error_message(
+        capsys, "train", "--hold-out", "-0.1"
+    )
 
 
 def test_a_limit_keeps_all_classes(tmp_path: Path) -> None:

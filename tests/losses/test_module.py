@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
-from contrapose import Loss, nt_xent, supcon, two_views
+from contrapose import CosineSchedule, Loss, nt_xent, supcon, two_views
 
 
 @pytest.mark.parametrize("name", ["nt_xent(temperature=0.2)", "dystress", "clip", "cacr", "supcon", "dcl", "simsiam"])
@@ -35,3 +36,55 @@ def test_a_criterion_can_be_pickled(name: str) -> None:
 def test_messages_name_what_to_write(call: Callable[[Tensor], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(torch.randn(4, 3))
+
+
+def train(criterion: Loss, steps: int) -> list[str]:
+    """Compute a loss this many times, as a training loop does; return the warnings."""
+    z = torch.randn(4, 3, requires_grad=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(steps):
+            criterion(z, z * 2)
+    assert all(warning.filename == __file__ for warning in caught)  # the caller, and not a file of torch
+    return [str(warning.message) for warning in caught]
+
+
+def test_a_schedule_without_epochs_warns_once() -> None:
+    criterion = Loss(nt_xent, temperature=CosineSchedule(period=10))
+    assert train(criterion, 99) == []
+    (message,) = train(criterion, 200)
+    assert "temperature has a schedule, but the epoch was not set in the first 100 training steps" in message
+    assert message.endswith("at the start of each epoch, set criterion.epoch = epoch")
+
+
+def test_no_warning_where_the_epoch_does_not_matter() -> None:
+    assert train(Loss(nt_xent, temperature=0.2), 101) == []
+    criterion = Loss(nt_xent, temperature=CosineSchedule(period=10))
+    assert train(criterion.eval(), 101) == []
+    with torch.no_grad():
+        assert train(criterion.train(), 101) == []
+    criterion.epoch = 0  # the first epoch of a loop that counts from 0
+    assert train(criterion, 101) == []
+    assert criterion.epoch == 0
+
+
+def test_a_schedule_follows_the_epoch_when_compiled() -> None:
+    """The count of steps is not part of the graphs: it would compile them again in every step."""
+    criterion, graphs = Loss(nt_xent, temperature=CosineSchedule(period=10)), 0
+
+    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., object]:
+        nonlocal graphs
+        graphs += 1
+        return graph.forward
+
+    torch.compiler.reset()
+    z, compiled = torch.randn(4, 3), torch.compile(criterion, backend=backend)
+    compiled(z, z * 2)
+    once = graphs
+    for _ in range(5):
+        compiled(z, z * 2)
+    assert graphs == once > 0
+    for epoch in (1, 5):
+        criterion.epoch = epoch
+        expected = nt_xent(two_views(z, z * 2), temperature=CosineSchedule(period=10).at(epoch))
+        torch.testing.assert_close(compiled(z, z * 2), expected)

@@ -20,6 +20,7 @@ SOURCE = Path(contrapose.__file__).parent
 # modality are in its folder, and belong to a higher layer than the rest of it.
 LAYERS = (
     "extras",
+    "lazy",
     "moved",
     "validate",
     "child_processes",

@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.gradient_cache import MicroBatch, encode_twice
 from contrapose.lab.frameworks import Embed
-from contrapose.lab.training import Run, build
-from contrapose.lab.training.build import build_loss
+from contrapose.lab.training import Run
+from contrapose.lab.training.build import build, build_loss
 from contrapose.lab.training.processes import synchronise_batch_norms
 from contrapose.losses import dclw
 

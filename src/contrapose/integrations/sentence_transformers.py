@@ -7,6 +7,7 @@ loss = CachedContrastiveLoss(model, "dcl", mini_batch_size=32)       another obj
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +56,7 @@ class _Batch:
 class ContrastiveLoss(nn.Module):
     """Compares queries with documents: columns (query, positive) or (query, positive, negative, …), without labels.
 
-    loss             an objective, a method of `CATALOGUE`, or text: "nt_xent", "dystress", "nt_xent(negatives=hardest(64))"
+    objective        a function of pairs, a method of `CATALOGUE`, or text: "dystress", "nt_xent(negatives=hardest(64))"
     temperature      any contrapose temperature; default: the method's own temperature for text, or 0.05 if it has none.
                      `learned(0.05)` is a parameter of this loss, which the trainer optimises together with the model
     symmetric        whether to compare each positive with the queries as well, and average both directions
@@ -76,7 +77,7 @@ class ContrastiveLoss(nn.Module):
     def __init__(
         self,
         model: SentenceTransformer,
-        loss: Objective = "nt_xent",
+        objective: Objective = "nt_xent",
         *,
         temperature: Any = None,
         symmetric: bool = False,
@@ -90,8 +91,14 @@ class ContrastiveLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
+        if "loss" in settings:
+            warnings.warn(
+                "loss= is now objective=; the former name will not work in 1.0", DeprecationWarning, stacklevel=2
+            )
+            objective = settings.pop("loss")
+        _refuse_scale(settings)
         self.criterion = make_criterion(
-            loss, settings, temperature=temperature, default_temperature=0.05, data="simcse"
+            objective, settings, temperature=temperature, default_temperature=0.05, data="simcse"
         )
         if "negatives" not in settings and isinstance(self.criterion.settings.get("negatives"), ViewChoice):
             del self.criterion.settings["negatives"]  # `directions` already implies the catalogue's other_views()
@@ -183,7 +190,7 @@ class ContrastiveLoss(nn.Module):
             for name, value in self.criterion.settings.items()
         }
         return {
-            "loss": self.criterion.objective.__name__,
+            "objective": self.criterion.objective.__name__,
             **settings,
             "symmetric": self.symmetric,
             "directions": self.directions,
@@ -216,14 +223,14 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):  # type: ignore[m
     def __init__(
         self,
         model: SentenceTransformer,
-        loss: Objective = "nt_xent",
+        objective: Objective = "nt_xent",
         *,
         mini_batch_size: int = 32,
         mini_batch_num_tokens: int | None = None,
         show_progress_bar: bool = False,
         **settings: Any,
     ) -> None:
-        super().__init__(model, loss, **settings)
+        super().__init__(model, objective, **settings)
         self.mini_batch_size, self.mini_batch_num_tokens = mini_batch_size, mini_batch_num_tokens
         self.show_progress_bar = show_progress_bar
         self._batch, self._gradients = _Batch(), dict[nn.Parameter, Tensor]()
@@ -274,6 +281,16 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):  # type: ignore[m
         """Return the settings, for the model card."""
         cached = {"mini_batch_size": self.mini_batch_size, "mini_batch_num_tokens": self.mini_batch_num_tokens}
         return super().get_config_dict() | cached
+
+
+def _refuse_scale(settings: dict[str, Any]) -> None:
+    """Raise ValueError for sentence-transformers' `scale`, with the temperature to write instead."""
+    if "scale" in settings:
+        scale = settings["scale"]
+        instead = f"{1 / scale:g}" if isinstance(scale, int | float) and scale > 0 else "1 / scale"
+        raise ValueError(
+            f"scale: expected a temperature, which is 1 / scale: write temperature={instead}, got {scale!r}"
+        )
 
 
 def _check_directions(directions: Sequence[str], symmetric: bool) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 # A property of the process and not of a `Run`: the same run may start on a GPU and resume on a CPU.
 _selected: ContextVar[str] = ContextVar("device", default="")
@@ -48,6 +50,8 @@ def selected_device() -> str:
 
 def own_device() -> torch.device:
     """Return this process's device; a GPU also becomes the current device."""
+    import torch  # here, since commands that compute nothing, such as `contrapose runs`, start faster without it
+
     device = torch.device(_selected.get() or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda":
         if device.index is None:
@@ -68,6 +72,8 @@ def _check_device(name: str) -> None:
         raise ValueError(f"device: expected cpu, cuda or a GPU's number, such as cuda:0, got {name!r}")
     if kind == "cpu":
         return
+    import torch
+
     count = torch.cuda.device_count()
     if not count:
         reason = "this PyTorch is built without CUDA" if torch.version.cuda is None else "PyTorch finds no GPU"

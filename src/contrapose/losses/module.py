@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from inspect import signature
@@ -18,6 +19,8 @@ from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
 from contrapose.temperature import Learned, LearnedTemperature, Schedule
 from contrapose.validate import check_choice
 
+# More steps than an example takes, and fewer than training takes.
+_MOST_STEPS_WITHOUT_EPOCH = 100
 Batch = Tensor | AnyPairs | Embeddings | Assignments
 
 
@@ -39,10 +42,11 @@ class Loss(nn.Module):
     >>> Loss("nt_xent(temperature=cosine(0.07, 0.2))")
     Loss(nt_xent, temperature=Cosine(low=0.07, high=0.2, detach=True))
 
-    If a setting is a schedule, its value at `criterion.epoch` is used; the training loop sets `criterion.epoch`. A learned
-    setting (an `nn.Parameter`, `learned(0.1)` or another module) belongs to the criterion: pass `criterion.parameters()` to
-    the optimiser. With `state` (SogCLR, iSogCLR), each call needs `ids` (data-set indices) and reads the state; in training
-    mode, each call also updates it.
+    If a setting is a schedule, its value at `criterion.epoch` is used: the training loop sets `criterion.epoch = epoch` at the
+    start of each epoch. If it is not set in the first 100 training steps, a warning says so (except under `torch.compile`, where
+    steps are not counted). A learned setting (an `nn.Parameter`, `learned(0.1)` or another module) belongs to the criterion:
+    pass `criterion.parameters()` to the optimiser. With `state` (SogCLR, iSogCLR), each call needs `ids` (data-set indices) and
+    reads the state; in training mode, each call also updates it.
     """
 
     def __init__(
@@ -66,13 +70,24 @@ class Loss(nn.Module):
             settings, objective = {**objective.keywords, **settings}, objective.func
         _check_settings(objective, settings)
         self.objective, self.traits, self.settings = objective, traits_of(objective), settings
-        self.state, self.epoch = state, 0
+        self.state, self._epoch = state, 0.0
+        self._scheduled = [name for name, value in settings.items() if isinstance(value, Schedule)]
+        self._steps_without_epoch = 0
         self.scheduled_tensors: dict[str, Tensor] = {}
         for name, value in settings.items():  # so that learned settings are moved and saved with the module
             if isinstance(value, nn.Parameter):
                 self.register_parameter(name, value)
             elif isinstance(value, nn.Module):
                 self.add_module(name, value)
+
+    @property
+    def epoch(self) -> float:
+        """The epoch at which schedules are evaluated; the training loop sets it."""
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, epoch: float) -> None:
+        self._epoch, self._steps_without_epoch = epoch, -1
 
     def forward(self, z: Batch, z2: Tensor | None = None, *, ids: Tensor | None = None, **more: Any) -> Tensor:
         """Return the loss. `more` overrides settings for this call, such as a per-anchor temperature.
@@ -86,6 +101,9 @@ class Loss(nn.Module):
             raise ValueError(
                 "ids: expected the data-set index of each image, since the loss keeps a state for each image"
             )
+        # While tracing, a counter would be a constant of the graph, and recompile it in every step.
+        if not torch.compiler.is_compiling() and self._scheduled:
+            self._warn_without_epoch()
         batch = self._input(z, z2, ids)
         # Priority, highest first: arguments of this call, the state, scheduled values, what the network provides, the settings.
         settings = {**self.settings, **self._provided(z, more), **self.scheduled_tensors}
@@ -98,6 +116,19 @@ class Loss(nn.Module):
             # The values of this step are passed in, since the state does not know the epoch.
             self.state.update(batch, negatives=settings.get("negatives"), gamma=settings.get("gamma"))
         return loss
+
+    def _warn_without_epoch(self) -> None:
+        """Warn once if schedules stay at epoch 0 because the training loop does not set the epoch."""
+        if self._steps_without_epoch < 0 or not self.training or not torch.is_grad_enabled():
+            return
+        self._steps_without_epoch += 1
+        if self._steps_without_epoch == _MOST_STEPS_WITHOUT_EPOCH:
+            warnings.warn(
+                f"Loss: {', '.join(self._scheduled)} has a schedule, but the epoch was not set in the first "
+                f"{_MOST_STEPS_WITHOUT_EPOCH} training steps, so the value is still that of epoch 0; at the start of each epoch, "
+                "set criterion.epoch = epoch",
+                stacklevel=5,  # the caller of the module, above the two functions of nn.Module that call `forward`
+            )
 
     def _provided(self, z: Batch, given: Collection[str] = ()) -> dict[str, Tensor | None]:
         """Return the arguments that the embeddings provide, except those that are already `given`."""
@@ -121,13 +152,11 @@ class Loss(nn.Module):
         """Whether a CUDA graph can capture the objective, with its schedules: these need settings that may be tensors."""
         if not self.traits.can_capture or (self.state is not None and self.state.is_scheduled):
             return False
-        scheduled = {name for name, s in self.settings.items() if isinstance(s, Schedule)}
-        return scheduled <= set(self.traits.tensor_settings)
+        return set(self._scheduled) <= set(self.traits.tensor_settings)
 
     def hold_schedules(self, device: torch.device) -> None:
         """Keep scheduled values in tensors on `device`, for a captured graph; `refresh_schedules` updates them."""
-        scheduled = [name for name, s in self.settings.items() if isinstance(s, Schedule)]
-        self.scheduled_tensors = {name: torch.zeros((), device=device) for name in scheduled}
+        self.scheduled_tensors = {name: torch.zeros((), device=device) for name in self._scheduled}
         self.refresh_schedules()
 
     def refresh_schedules(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,70 @@ def test_invalid_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert "seeds: expected at least 1" in error_message(capsys, "demo", "--seeds", "0")
     assert "jobs: expected" in error_message(capsys, "demo", "--jobs", "0")
     assert "minutes: expected" in error_message(capsys, "demo", "--minutes", "0")
+
+
+SMALL = {"limit": 64, "epochs": 2, "batch": 16, "knn": 3, "metrics": 0, "warmup": 0}
+
+
+def write_config(path: Path, **options: object) -> str:
+    path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in {**SMALL, **options}.items()))
+    return str(path)
+
+
+def test_a_dry_run_with_options_from_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = write_config(Path("a.toml"), losses="simclr,byol", seeds=2, device="cpu")
+    main(["compare", "--config", config, "--dry-run", "--epochs", "3"])
+    lines = capsys.readouterr().out.splitlines()
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.toml"]
+    assert "4 runs: 2 losses with 2 seeds (--seeds changes it)" in lines
+    assert "byol: framework byol, head byol-cifar, predictor 1024." in lines
+    assert "  optimisation: --lr 0.004 --warmup 0.0 --epochs 3 --batch 16" in lines
+    assert not any("--loss " in line or "--seed " in line or line.startswith("  loss") for line in lines)
+    assert "steps       4 per epoch, 12 in 3 epochs" in lines
+    cells = {line.split()[0]: re.split("  +", line) for line in lines if "about " in line}
+    assert cells["simclr"][1] == "30 per anchor (--batch 16, --framework simclr)"
+    assert cells["byol"][1] == "none: byol does not contrast samples with each other"
+    assert int(next(line for line in lines if line.startswith("memory")).split()[1].replace(",", "")) > 50  # MiB
+    assert " on cpu to train one run after another" in next(line for line in lines if line.startswith("time"))
+    assert "runs        runs (4 runs, of which none is done)" in lines
+
+
+def test_a_dry_run_of_runs_that_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The settings in a run.json give the same run again, but each loss its own framework."""
+    monkeypatch.chdir(tmp_path)
+    options = ["--config", write_config(Path("a.toml")), "--device", "cpu"]
+    main(["train", *options, "--loss", "simclr", "--baselines", "none"])
+    (run,) = Path("runs").glob("*/run.json")
+    before = sorted(tmp_path.rglob("*"))
+    capsys.readouterr()
+    main(["compare", "--config", str(run), "--losses", "simclr,byol", "--seeds", "1", "--dry-run"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "byol: framework byol, head byol-cifar, predictor 1024." in lines
+    assert re.split("  +", next(line for line in lines if line.startswith("simclr  ")))[-1] == "done"
+    assert "runs        runs (2 runs, of which 1 is done)" in lines
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": -1}, "epochs: expected a whole number of at least 1"),
+        ({"seeds": "two"}, "seeds: expected a whole number, got 'two'"),
+        ({"seeds": 0}, "seeds: expected at least 1"),
+        ({"loss": "simclr"}, "loss: compare does not take --loss; use --losses"),
+        ({"temperatures": [[0.1]]}, "temperatures: expected a list of texts"),
+    ],
+)
+def test_errors_name_the_file(
+    options: dict[str, object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path / "a.toml", **options)
+    assert f"contrapose: --config: {config}: {message}" in error_message(capsys, "compare", "--config", config)
 
 
 def test_losses_are_split_outside_of_brackets() -> None:

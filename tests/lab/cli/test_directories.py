@@ -22,7 +22,7 @@ def test_a_file_in_place_of_a_directory(tmp_path: Path, capsys: pytest.CaptureFi
     for path in (file, file / "below" / "it"):
         assert f"out{expected}out" in error_message(capsys, "train", *SMALL, "--out", str(path))
         for command in (["demo"], ["compare", *SMALL], ["study", "run", "behaviour/figure2"]):
-            assert f"runs_dir{expected}runs-dir" in error_message(
+            assert f"--runs-dir{expected}runs-dir" in error_message(
                 capsys, *command, "--runs-dir", str(path), "-o", str(tmp_path)
             )
             assert f"out{expected}out" in error_message(capsys, *command, "--runs-dir", str(tmp_path), "-o", str(path))

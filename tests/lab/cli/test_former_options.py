@@ -35,12 +35,11 @@ def error_lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str
 def test_a_former_option_still_works(
     command: list[str], former: str, current: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    setting = current.removeprefix("--").replace("-", "_").split()[0]
     words = f"{former} {value}".split()
     for arguments in (words, ["=".join(words)], [word.replace("e-d", "e_d") for word in words]):
         note, error = error_lines(capsys, *command, *arguments)[-2:]
         assert note == f"{former} is now {current}; the former name will not work in 1.0"
-        assert error.startswith(f"{setting}: ")
+        assert error.startswith(f"{current.split()[0]}: ")
 
 
 def test_former_switches_that_are_off(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +50,7 @@ def test_former_switches_that_are_off(capsys: pytest.CaptureFixture[str]) -> Non
         "--contrast separate is now --no-grad-cache",
         "--contrast separate is now --no-grad-cache",
     ]
-    assert error.startswith("batch: ")
+    assert error.startswith("--batch: ")
 
 
 def test_no_present_option_has_a_former_name() -> None:

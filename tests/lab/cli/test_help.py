@@ -19,7 +19,9 @@ from contrapose import extras
 from contrapose.extras import TRAIN_PACKAGES, install_command
 from contrapose.lab.cli import main
 from contrapose.lab.cli.commands import COMMANDS, FORMER
-from contrapose.lab.cli.help import option_groups
+from contrapose.lab.cli.compare import Compare
+from contrapose.lab.cli.help import name_option, option_groups
+from contrapose.lab.cli.runs import Runs
 from contrapose.lab.cli.train import Train
 from contrapose.lab.training import Run
 
@@ -241,3 +243,20 @@ def test_the_extra_has_the_packages_that_messages_name() -> None:
     imported_as = {"scikit-learn": "sklearn"}
     named = {imported_as.get(name, name) for name in required if not name.startswith("contrapose")}
     assert named | {"PIL"} == TRAIN_PACKAGES  # torchvision requires PIL
+
+
+@pytest.mark.parametrize(
+    ("command", "message", "expected"),
+    [
+        (Train, "hold_out: expected a share", "--hold-out: expected a share"),
+        (Train, "epochs, batch: expected at least 1", "--epochs, --batch: expected at least 1"),
+        (Train, "dry_run: expected one process", "--dry-run: expected one process"),
+        (Train, "temperature: expected a number", "--temperature: expected a number"),
+        (Train, "some_file: is damaged", "some_file: is damaged"),
+        (Train, "no colon", "no colon"),
+        (Compare, "loss: expected one of", "--losses: expected one of"),
+        (Runs, "folder: is not a folder", "folder: is not a folder"),  # a positional argument
+    ],
+)
+def test_errors_name_options_as_typed(command: type, message: str, expected: str) -> None:
+    assert name_option(message, command) == expected

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,12 +36,12 @@ def test_the_table(runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
     monkeypatch.chdir(runs.parent)
     main(["runs"])
     headings, first, second = capsys.readouterr().out.splitlines()
-    assert headings.split() == ["run", "data", "loss", "score", "epochs", "state", "date"]
+    assert headings.split() == ["run", "data", "loss", "seed", "score", "epochs", "state", "date"]
     assert first.split()[:3] == ["stopped", "digits16", "dystress"]  # the newest first
     assert "2 of 4" in first
     assert "stopped at step 8 of 16" in first
     score = json.loads((runs / "finished" / "records.jsonl").read_text().splitlines()[-1])["knn_top1"]
-    for cell in ("finished  digits16", "simclr(temperature=0.2)", f"kNN {score:.2f}", "4 of 4  finished  "):
+    for cell in ("finished  digits16", "simclr(temperature=0.2)  0     ", f"kNN {score:.2f}", "4 of 4  finished  "):
         assert cell in second, cell
 
 
@@ -51,8 +53,8 @@ def test_a_terminal_shows_the_whole_names(
     main(["runs", str(runs)])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 3  # a row of the table takes several lines
-    assert all(len(line) <= 60 for line in lines[1:])
-    assert "…" not in "".join(lines)
+    assert all(len(line) <= 60 for line in lines)
+    assert any(line.strip().startswith("loss simclr(temperature=0.2) · score kNN ") for line in lines)
 
 
 def test_json_for_programs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +62,7 @@ def test_json_for_programs(runs: Path, capsys: pytest.CaptureFixture[str]) -> No
     stopped, finished = json.loads(capsys.readouterr().out)
     assert stopped["run"] == str(runs / "stopped")
     assert [stopped[name] for name in ("state", "step", "steps", "epochs")] == ["stopped", 8, 16, 4]
-    assert finished["state"] == "finished"
+    assert (finished["state"], finished["seed"]) == ("finished", 0)
     record = json.loads((runs / "finished" / "records.jsonl").read_text().splitlines()[-1])
     assert finished["scores"] == {name: record[name] for name in ("knn_top1", "knn_top5")}
 
@@ -87,6 +89,48 @@ def test_a_score_is_shown_beside_its_baseline(tmp_path: Path, capsys: pytest.Cap
         "–",
     ]
     assert any(line[0] == "no setting differs" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("score", "references", "baseline"),
+    [
+        ("knn_top1", {"pixels": 80.0, "untrained": 60.0}, "raw pixels 80.00"),
+        ("recall@1", {"words": 20.0, "untrained": 30.0, "init": 40.0}, "encoder before training 40.00"),
+        ("text_to_image_recall_1", {"chance": 1.0, "untrained": 1.5}, "untrained encoder 1.50"),
+    ],
+)
+def test_seeds_and_baselines_of_a_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], score: str, references: dict[str, float], baseline: str
+) -> None:
+    """Runs of `compare` differ only by their seed, and have their baselines in evaluations.json."""
+    for seed in (0, 1):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        (folder / "run.json").write_text(json.dumps(replace(RUN, seed=seed).describe()))
+        (folder / "records.jsonl").write_text(
+            json.dumps({"epoch": 4, "step": 16, "seconds": 1.0, "loss": 1.0, score: 85.0}) + "\n"
+        )
+        (folder / "evaluations.json").write_text(json.dumps({"references": references, "knn_hits": "01"}))
+    (tmp_path / "1" / "evaluations.json").write_text('{"references": [1]}')  # damaged
+    main(["runs", str(tmp_path)])
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[1:]}
+    assert "simclr(temperature=0.2)  0     " in lines["0"]
+    assert "simclr(temperature=0.2)  1     " in lines["1"]
+    assert f"85.00 ({baseline})  " in lines["0"]
+    assert "85.00  " in lines["1"]
+
+
+@pytest.mark.parametrize("arguments", ["runs .", "runs --help", "--help"])
+def test_the_list_does_not_wait_for_torch(tmp_path: Path, arguments: str) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "run.json").write_text(json.dumps(RUN.describe()))
+    code = (
+        f"import sys; from contrapose.lab.cli import main; main({arguments.split()}); assert 'torch' not in sys.modules"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.DEVNULL, check=False).returncode
+        == 0
+    )
 
 
 def test_damaged_runs_are_named_in_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,27 +18,43 @@ SMALL = ["--limit", "64", "--batch", "16", "--knn", "3", "--metrics", "0", "--wa
 
 
 def test_values_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        error_message(capsys, "train", "--epochs", "-3")
+        == "contrapose: --epochs: expected a whole number of at least 1, or 0 to have it chosen, got -3\n"
+    )
     assert "lr: a learning rate of 0 trains nothing" in error_message(capsys, "train", "--lr", "0")
     assert "workers: expected a whole number of at least 0, got -1" in error_message(capsys, "train", "--workers", "-1")
     assert "images: expected a whole number of at least 1, got -1" in error_message(
         capsys, "map", "x", "--images", "-1"
     )
-    assert "worker_timeout: expected a number above 0" in error_message(capsys, "train", "--worker-timeout", "0")
+    assert "contrapose: --worker-timeout: expected a number above 0" in error_message(
+        capsys, "train", "--worker-timeout", "0"
+    )
 
 
 def test_options_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The command line overrides the file, even with a default value; what only the file sets is used."""
     monkeypatch.chdir(tmp_path)
     Path("a.toml").write_text('epochs = 5\nout = "mine"\nworkers = -1\nlimit = 64\n')
-    assert "workers: expected" in error_message(capsys, "train", "--config", "a.toml")
+    assert error_message(capsys, "train", "--config", "a.toml").startswith(
+        "contrapose: --config: a.toml: workers: expected a whole number"
+    )
+    # What the command line overrides is not the file's error.
+    assert error_message(capsys, "train", "--config", "a.toml", "--epochs", "-3", "--workers", "1").startswith(
+        "contrapose: --epochs: expected"
+    )
     main(["train", "--config", "a.toml", "--epochs", "1", "--workers", "2", *SMALL])
     assert json.loads(Path("mine/run.json").read_bytes())["epochs"] == 1
     main(["train", "--config", "mine/run.json", "--out", "mine"])  # the same run, which is finished
     assert "finished at step 4" in capsys.readouterr().out
+    Path("a.toml").write_text("hold-out = 2\n")
+    assert error_message(capsys, "train", "--config", "a.toml").startswith(
+        "contrapose: --config: a.toml: hold_out: expected a share below 1"
+    )
     Path("a.toml").write_text('workers = "many"\n')
     assert "workers: expected a whole number, got 'many'" in error_message(capsys, "train", "--config", "a.toml")
     Path("a.toml").write_text('device = "gpu"\n')
-    assert "device: expected cpu" in error_message(capsys, "train", "--config", "a.toml")
+    assert "--config: a.toml: device: expected cpu" in error_message(capsys, "train", "--config", "a.toml")
 
 
 def test_a_dry_run_trains_nothing(
@@ -63,6 +79,21 @@ def test_a_dry_run_trains_nothing(
     assert "on cpu: 16 steps of " in duration
     assert " and 1 evaluation of " in duration
     assert f"directory   runs/{run.name} (new)" in lines
+
+
+def test_a_dry_run_counts_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = "\n".join(f"question {n}\tanswer {n}" for n in range(40))
+    (tmp_path / "pairs.tsv").write_text(f"query\tpositive\n{lines}\n")
+    main(["train", "--data", str(tmp_path / "pairs.tsv"), "--batch", "8", "--hold-out", "0.25", "--dry-run"])
+    assert "data        30 pairs to train on, and 10 held-out pairs to evaluate on\n" in capsys.readouterr().out
+
+
+def test_epochs_that_are_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["train", *SMALL, "--epochs", "0", "--dry-run"])
+    assert "--epochs 0 means that it is chosen for the data: 30\n" in capsys.readouterr().out
 
 
 def test_a_dry_run_of_a_run_that_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

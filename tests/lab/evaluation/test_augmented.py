@@ -15,7 +15,8 @@ from contrapose.lab.evaluation import PROBES, Probe, probe_augmented
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.stream import Files
 from contrapose.lab.modalities.images.views import Recipe, Views
-from contrapose.lab.training import Model, Run, build, prepare
+from contrapose.lab.training import Model, Run, prepare
+from contrapose.lab.training.build import build
 
 CPU, CLASSES, SIZE = torch.device("cpu"), 6, 16
 VIEWS = Views((Recipe(SIZE),))

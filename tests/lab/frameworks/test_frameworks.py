@@ -13,7 +13,8 @@ from contrapose.lab.frameworks import FNC, Framework, MemoryBank, MoCo, Momentum
 from contrapose.lab.modalities.images.encoders import encoder
 from contrapose.lab.networks.heads import head, predictor
 from contrapose.lab.networks.norms import SplitBatchNorm
-from contrapose.lab.training import PRESETS, Run, build
+from contrapose.lab.training import PRESETS, Run
+from contrapose.lab.training.build import build
 from contrapose.lab.training.options import make_run
 from contrapose.losses import CATALOGUE, moco_v3, nt_xent
 from contrapose.losses.objective import traits_of

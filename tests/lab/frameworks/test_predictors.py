@@ -9,7 +9,8 @@ from torch import nn
 from contrapose.lab.frameworks import NNCLR, MomentumPredictor, SimSiam
 from contrapose.lab.modalities.images.encoders import encoder
 from contrapose.lab.networks.heads import head, predictor
-from contrapose.lab.training import Run, Trainer, build
+from contrapose.lab.training import Run, Trainer
+from contrapose.lab.training.build import build
 from contrapose.losses import nt_xent
 from contrapose.pairs import neighbours, unit
 

@@ -19,7 +19,8 @@ from contrapose.lab.studies import STUDIES
 from contrapose.lab.studies.measures import Context, Evaluation, Metric
 from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.task import Task, run_task
-from contrapose.lab.training import Model, Run, Trainer, build, prepare
+from contrapose.lab.training import Model, Run, Trainer, prepare
+from contrapose.lab.training.build import build
 from contrapose.lab.training.initial_model import random_views, start
 from contrapose.lab.training.weights import export
 from contrapose.metrics import local_separation, prototype_deviations

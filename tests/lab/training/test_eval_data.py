@@ -65,9 +65,9 @@ def test_labelled_training_images_are_not_held_out(folders: Path) -> None:
 def test_what_is_refused(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["train", "--data", "labelled", *TINY, "--out", "run"]
     message = error_message(capsys, *common, "--eval-data", "pictures")
-    assert "eval_data: expected labelled training and test images, but pictures has none" in message
+    assert "--eval-data: expected labelled training and test images, but pictures has none" in message
     message = error_message(capsys, *common, "--eval-data", "nowhere")
-    assert "eval_data: expected one of digits, " in message
+    assert "--eval-data: expected one of digits, " in message
     assert "got 'nowhere', which does not exist" in message
     with pytest.raises(ValueError, match=r"^eval_data: expected one of"):
         prepare(Run(data="digits", eval_data="nowhere"))

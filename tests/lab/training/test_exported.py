@@ -21,7 +21,8 @@ from tiers import first
 import contrapose
 from contrapose.lab.cli import main
 from contrapose.lab.networks.encoder import Encoder
-from contrapose.lab.training import Model, Run, build
+from contrapose.lab.training import Model, Run
+from contrapose.lab.training.build import build
 from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.weights import export
 

@@ -88,7 +88,7 @@ def test_a_run_json_with_present_names_or_values(recorded: dict[str, object], me
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--view-count", "1000000"], "view_count: expected a whole number of at most 256, got 1000000"),
+        (["--view-count", "1000000"], "--view-count: expected a whole number of at most 256, got 1000000"),
         (["--batch", str(2**31)], f"batch: expected a whole number of at most {2**31 - 1}, got {2**31}"),
         (["--limit", str(2**63)], f"limit: expected a whole number of at most {2**31 - 1}, got {2**63}"),
         (["--seed", str(2**64)], f"seed: expected a whole number of at most {2**63 - 1}, got {2**64}"),

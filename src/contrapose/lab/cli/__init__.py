@@ -110,15 +110,15 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
     """Run a command with its options; report an expected error in one line, with its exit code."""
     import tyro  # first, so that a missing package is reported before the slow import of torch
 
-    from contrapose.lab.cli.help import HELP_ALL, help_text
+    from contrapose.lab.cli.help import HELP_ALL, help_text, name_option
     from contrapose.lab.cli.numbers import number_rules
     from contrapose.lab.devices import use_device
     from contrapose.lab.training.records.files import DISK_FULL, WriteFailed
     from contrapose.lab.training.stops import Diverged, Solved, Stopped, signals
     from contrapose.lab.workers import LoadingFailed
 
+    command = COMMANDS[name].load()
     try:
-        command = COMMANDS[name].load()
         if HELP_ALL in arguments or any(option in arguments for option in _HELP):
             print(help_text(command, name, everything=HELP_ALL in arguments))
             return
@@ -131,7 +131,7 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
     except (Diverged, LoadingFailed, Solved, WriteFailed) as error:
         _fail(str(error), exits.FAILED)
     except ValueError as error:
-        _fail(str(error), exits.BAD_SETTINGS)
+        _fail(name_option(str(error), command), exits.BAD_SETTINGS)
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -82,7 +82,7 @@ COMMANDS = {
     "runs": Command(
         "cli.runs",
         "Runs",
-        "List the runs in a folder, newest first: data, loss, last score, whether the run is finished, and date.",
+        "List the runs in a folder, newest first: data, loss, seed, last score, whether the run is finished, and date.",
     ),
     "runs compare": Command(
         "cli.runs",

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from tyro.conf import arg
 
 from contrapose.lab.cli import exits
+from contrapose.lab.cli.config_option import ConfigOption, with_config
+from contrapose.lab.cli.dry_run import dry_run_comparison
 from contrapose.lab.cli.evaluate import print_notes
-from contrapose.lab.cli.run_options import RunOptions
 from contrapose.lab.cli.study import check_seeds, run_plans
+from contrapose.lab.cli.tables import fold_names
 from contrapose.lab.counts import count_of
-from contrapose.lab.devices import DeviceOption, own_device
+from contrapose.lab.devices import own_device
+from contrapose.lab.frameworks import FrameworkSettings
 from contrapose.lab.report.document import Document
 from contrapose.lab.report.render import write
 from contrapose.lab.settings import Settings
@@ -38,18 +41,30 @@ _DECIDED = {
     "loss": "--losses, which takes all losses to compare: --losses simclr,dystress",
     "seed": "--seeds, the number of seeds 0, 1, …: --seeds 3",
 }
+# The options of `compare` itself that a config file may set, with their types in the file.
+_IN_CONFIG = {
+    "losses": "str",
+    "temperatures": "tuple[str, ...]",
+    "seeds": "int",
+    "jobs": "int",
+    "device": "str",
+}
+# What is not taken from a run.json, because each loss has its own.
+_OF_THE_LOSS = {*_DECIDED, "framework", "head", *(field.name for field in fields(FrameworkSettings))}
+_DEFAULT_SEEDS = 3
 _NAME_LENGTH = 60  # characters in the readable part of a report's folder name; file systems limit its length
 
 
 @dataclass(frozen=True)
-class Compare(DeviceOption):
+class Compare(ConfigOption):
     """Train with several losses on your own data, and report which losses give a more accurate encoder.
 
     A folder of images needs one subfolder per class; if the folder has train/ and test/, each of the two needs the subfolders.
     Losses are compared by kNN accuracy on images, by recall@1 on the held-out pairs in a file of text pairs, and by text-to-image
     recall@1 on the held-out images with captions. All settings of a run that `train` takes, except --loss and --seed, are
-    available. Each loss is trained with the framework and the head that it needs, unless you set them. Each comparison writes its
-    own report; run the same command again to resume.
+    available. Each loss is trained with the framework and the head that it needs, unless you set them. From the
+    run.json of a run, --config takes all settings except the loss, its framework and head, and the seed. Each comparison writes
+    its own report; run the same command again to resume.
     """
 
     common: ClassVar[Mapping[str, str]] = {
@@ -60,18 +75,23 @@ class Compare(DeviceOption):
         "epochs": "Passes over the data",
         "batch": "Batch size",
         "jobs": "Number of runs at a time",
+        "config": "Options from a TOML file, or a run's run.json",
         "out": "Directory of the report",
         "device": "cpu, cuda or one GPU, such as cuda:1",
+        "dry_run": "Print runs, memory and time; do not train",
     }
-    given: Annotated[RunOptions, arg(name="")]
+    # A run has one loss, and errors about it name `loss`; users of this command type --losses.
+    plural_options: ClassVar[Mapping[str, str]] = {"loss": "losses"}
+    dry_run: bool = False
+    """Print the runs, the settings, the number of negatives of each loss, and estimates of memory and time, without training."""
     losses: str = ""
     """Losses, separated by commas, each as in `train --loss`; default: simclr,dystress,cacr,balanced, for images with captions
     clip,siglip,dystress,cacr, and with --temperatures only the first of them."""
     temperatures: tuple[str, ...] = ()
     """Train each loss at each of these temperatures, such as --temperatures 0.05 0.1 0.2 0.5; LOW:HIGH is cosine(LOW, HIGH)."""
-    seeds: int = 3
-    """Number of runs per loss. A single run takes a third of the time of three, but cannot show which differences are due to
-    chance."""
+    seeds: int | None = None
+    """Number of runs per loss; default: 3. A single run takes a third of the time of three, but cannot show which differences
+    are due to chance."""
     jobs: int | None = None
     """Number of runs at a time."""
     runs_dir: Path = Path("runs")
@@ -82,25 +102,36 @@ class Compare(DeviceOption):
     """Directory of downloaded data sets; missing ones are downloaded to it."""
 
     def __call__(self) -> None:
-        """Train with all losses, compare them and write the report."""
-        check_given(self.given)
-        check_seeds(self.seeds)
+        """Train with all losses, compare them and write the report; with --dry-run, print what would be done."""
+        with with_config(self, _IN_CONFIG) as (options, config):
+            if self.config is not None and self.config.suffix == ".json":
+                config = {name: value for name, value in config.items() if name not in _OF_THE_LOSS}
+            options.compare(config | self.given)
+
+    def compare(self, given: Settings) -> None:
+        """Train with the given settings, which are those in a config file and on the command line."""
+        check_given(given)
+        seed_count = _DEFAULT_SEEDS if self.seeds is None else self.seeds
+        check_seeds(seed_count)
         check_directory("out", self.out)
-        requested = make_run(self.given)
+        requested = make_run(given)
         check_init(requested, self.runs_dir)
         requested.kind.check_data(requested.data)
         run = resolve(requested, own_device())
         losses = self.all_losses(run.kind.compared_losses)
         split = prepare(run, self.data_root)
         print_notes(split)
-        plan = comparison(run, losses, split, given=self.given)
-        folder = self.out / report_name(plan, self.seeds)
-        seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        runs = count_of(len(plan.runs(self.seeds)), "run")
+        plan = comparison(run, losses, split, given=given)
+        folder = self.out / report_name(plan, seed_count)
+        seeds = "one seed" if seed_count == 1 else f"{seed_count} seeds"
+        runs = count_of(len(plan.runs(seed_count)), "run")
         print(f"{runs}: {count_of(len(losses), 'loss')} with {seeds} (--seeds changes it)", flush=True)
         print(*describe_frameworks(run, plan.study.rows), sep="\n", flush=True)
-        failures = run_plans([plan], self.seeds, self.runs_dir, data_root=self.data_root, jobs=self.jobs)
-        results = collect(plan, self.seeds, self.runs_dir)
+        if self.dry_run:
+            dry_run_comparison(plan, seed_count, self.runs_dir, data_root=self.data_root, report=folder)
+            return
+        failures = run_plans([plan], seed_count, self.runs_dir, data_root=self.data_root, jobs=self.jobs)
+        results = collect(plan, seed_count, self.runs_dir)
         show_results(plan, results, page(plan, results, self.runs_dir), folder)
         if failures:
             raise SystemExit(exits.FAILED)
@@ -168,18 +199,21 @@ def _table(plan: Plan, results: Results, title: str) -> str:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title)
-    headings = score_of(plan.study).headings
-    for heading in ("loss", *headings):
-        # A long loss is folded, since its end, such as the temperature, may be all that differs.
-        table.add_column(heading, justify="left" if heading == "loss" else "right", overflow="fold")
+    console = Console(highlight=False)
+    rows: list[tuple[str, ...]] = []
     for row in plan.study.rows:
         cells = [results.cell(row.name, quantity.name) for quantity in plan.study.quantities]
         reasons = "; ".join(dict.fromkeys(reason for cell in cells for reason in cell.missing_reasons))
-        table.add_row(row.name if not reasons else f"{row.name} ({reasons})", *map(_cell_text, cells))
+        rows.append((row.name if not reasons else f"{row.name} ({reasons})", *map(_cell_text, cells)))
+    headings = ("loss", *score_of(plan.study).headings)
     for name, cell in references(plan.study, results).items():
-        table.add_row(name, _cell_text(cell), *["–"] * (len(headings) - 1), style="dim")
-    console = Console(highlight=False)
+        rows.append((name, _cell_text(cell), *["–"] * (len(headings) - 2)))
+    folded_headings, folded_rows = fold_names(headings, rows, console.width)
+    table = Table(title=title)
+    for number, heading in enumerate(folded_headings):
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for number, folded in enumerate(folded_rows):
+        table.add_row(*folded, style="" if number < len(plan.study.rows) else "dim")
     with console.capture() as captured:  # printed by `print`, because rich exits the process if the output is closed
         console.print(table)
     return captured.get()

@@ -1,4 +1,4 @@
-"""`contrapose train --dry-run`: what a run would train on, and how much memory and time it would take."""
+"""`train --dry-run` and `compare --dry-run`: what runs would train on, and how much memory and time they would take."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import resource
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,8 +16,11 @@ import torch
 
 from contrapose.lab.cli.progress import format_duration
 from contrapose.lab.cli.run_options import GROUPS
+from contrapose.lab.cli.tables import print_table
 from contrapose.lab.counts import count_of
 from contrapose.lab.frameworks import FRAMEWORKS
+from contrapose.lab.studies import Plan
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import Run, Trainer, drain
 from contrapose.lab.training.continuation import continued_run, recorded_run
 from contrapose.lab.training.eager import EagerSteps
@@ -60,6 +63,41 @@ def dry_run(run: Run, folder: Path, *, extend: bool, log: Callable[[str], None],
                 log(line)
     log(f"{'directory':12}{folder} ({_describe_directory(folder, recorded, epochs_done, run)})")
     log("This was a dry run: nothing was trained, and nothing was written to the directory.")
+
+
+def dry_run_comparison(plan: Plan, seeds: int, root: Path, *, data_root: Path, report: Path) -> None:
+    """Print what `compare` would do: a copy of one run of each loss takes a few steps in a temporary directory.
+
+    root     directory of all runs, in which finished runs are not repeated
+    report   directory of the report
+    """
+    cells, memory, seconds, rows = list(plan.cells(seeds)), 0, 0.0, list[tuple[str, str, str]]()
+    is_open = {run.name: not RunDirectory(root / run.name).trained(run.epochs) for _, _, run in cells}
+    for row in plan.study.rows:
+        own = [run for other, _, run in cells if other.name == row.name]
+        with TemporaryDirectory() as temporary:
+            trainer = Trainer(own[0], Path(temporary), log=lambda text: None, data_root=data_root)
+            if not rows:
+                changed = {name for other in plan.study.rows for name in other.changes}
+                print(*_describe_settings(own[0], without=changed | {"seed"}), sep="\n")
+                print(*_describe_data(trainer), sep="\n", flush=True)
+            duration = "done"
+            if any(is_open[run.name] for run in own):
+                measured = measure(trainer)
+                *_, one = _training_time(trainer, measured, 0)
+                memory, duration = max(memory, measured.memory), f"about {format_duration(one)}"
+                seconds += one * sum(is_open[run.name] for run in own)
+        rows.append((row.name, _describe_negatives(trainer), duration))
+    print_table(("loss", "negatives", "time of a run"), rows, details=("negatives",))
+    done = len(is_open) - sum(is_open.values())
+    if memory:
+        print(f"{'memory':12}{_describe_memory(memory, trainer.device)}, the peak of all losses")
+        print(f"{'time':12}about {format_duration(seconds)} on {trainer.device} to train one run after another")
+    print(
+        f"{'runs':12}{root} ({count_of(len(is_open), 'run')}, of which {done or 'none'} {'is' if done < 2 else 'are'} done)"
+    )
+    print(f"{'report':12}{report}")
+    print("This was a dry run: nothing was trained, and nothing was written.")
 
 
 def measure(trainer: Trainer) -> Measurement:
@@ -107,20 +145,31 @@ def _peak_memory(device: torch.device) -> int:
 
 def _describe(trainer: Trainer) -> Iterator[str]:
     """Yield lines on the settings, the data, the negatives and the networks."""
-    run, split, context = trainer.run, trainer.split, trainer.context
-    yield "settings that differ from the defaults, as options:"
-    for title, names in GROUPS.items():
-        changed = [_as_option(name, getattr(run, name)) for name in names if getattr(run, name) != _DEFAULTS[name]]
-        if changed:
-            yield f"  {title}: {' '.join(changed)}"
-    noun = run.kind.noun
-    yield f"{'data':12}{len(split.train):,} {noun} to train on{_describe_evaluation_data(trainer)}"
+    run, context = trainer.run, trainer.context
+    yield from _describe_settings(run)
+    yield from _describe_data(trainer)
     yield f"{'negatives':12}{_describe_negatives(trainer)}"
     encoder, projector = (_millions(module) for module in (context.network.encoder, context.network.projector))
     trained = sum(parameter.numel() for parameter in context.parameters()) / 1e6
     yield f"{'parameters':12}encoder {encoder:.3g} M, projector {projector:.3g} M; {trained:.3g} M are trained in all"
+
+
+def _describe_data(trainer: Trainer) -> Iterator[str]:
+    """Yield lines on the data and the number of steps."""
+    run, split = trainer.run, trainer.split
+    yield f"{'data':12}{len(split.train):,} {run.kind.sample_noun(split.train)} to train on{_describe_evaluation_data(trainer)}"
     steps = trainer.steps_per_epoch
     yield f"{'steps':12}{steps:,} per epoch, {trainer.total_steps:,} in {count_of(run.epochs, 'epoch')}"
+
+
+def _describe_settings(run: Run, *, without: Collection[str] = ()) -> Iterator[str]:
+    """Yield the settings that are not at their defaults, in groups, except those in `without`."""
+    yield "settings that differ from the defaults, as options:"
+    changed = {field.name for field in fields(run) if getattr(run, field.name) != _DEFAULTS[field.name]}
+    for title, names in GROUPS.items():
+        options = [_as_option(name, getattr(run, name)) for name in names if name in changed.difference(without)]
+        if options:
+            yield f"  {title}: {' '.join(options)}"
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Run)}
@@ -135,7 +184,7 @@ def _as_option(name: str, value: object) -> str:
 
 
 def _describe_evaluation_data(trainer: Trainer) -> str:
-    split, noun = trainer.split, trainer.run.kind.noun
+    split, noun = trainer.split, trainer.run.kind.sample_noun(trainer.split.train)
     if split.probe is not None and split.test is not None:
         classes = f" of {len(split.test.classes)} classes" if split.test.classes else ""
         return f"; kNN accuracy on {len(split.test):,} test {noun}{classes}, with {len(split.probe):,} labelled ones"
@@ -163,12 +212,8 @@ def _millions(module: torch.nn.Module) -> float:
 def _describe_cost(trainer: Trainer, measured: Measurement, epochs_done: int) -> Iterator[str]:
     """Yield lines on memory and time, with how they were estimated."""
     run, device = trainer.run, trainer.device
-    where = "on the GPU" if device.type == "cuda" else "in this process"
-    yield f"{'memory':12}{measured.memory / 2**20:,.0f} MiB {where}, the peak in {count_of(measured.steps, 'step')}"
-    open_epochs = range(epochs_done + 1, run.epochs + 1)
-    evaluations = sum(trainer.evaluation.due(epoch)[0] for epoch in open_epochs)
-    steps = len(open_epochs) * trainer.steps_per_epoch
-    seconds = steps * measured.step_seconds + evaluations * measured.evaluation_seconds
+    yield f"{'memory':12}{_describe_memory(measured.memory, device)}, the peak in {count_of(measured.steps, 'step')}"
+    steps, evaluations, seconds = _training_time(trainer, measured, epochs_done)
     how = "measured" if measured.evaluated else "estimated from the steps"
     taken = f"{count_of(steps, 'step')} of {_format_short(measured.step_seconds)} (mean of {measured.steps})"
     evaluated = f"{count_of(evaluations, 'evaluation')} of {_format_short(measured.evaluation_seconds)} ({how})"
@@ -177,6 +222,18 @@ def _describe_cost(trainer: Trainer, measured: Measurement, epochs_done: int) ->
         yield f"{'':12}Training captures the step in a CUDA graph where it can, and then takes less time than this."
     if run.extra_metrics:
         yield f"{'':12}The time for --extra-metrics {' '.join(run.extra_metrics)} is not included."
+
+
+def _describe_memory(memory: int, device: torch.device) -> str:
+    return f"{memory / 2**20:,.0f} MiB {'on the GPU' if device.type == 'cuda' else 'in this process'}"
+
+
+def _training_time(trainer: Trainer, measured: Measurement, epochs_done: int) -> tuple[int, int, float]:
+    """Return the number of steps and evaluations in the remaining epochs, and their duration in seconds."""
+    open_epochs = range(epochs_done + 1, trainer.run.epochs + 1)
+    evaluations = sum(trainer.evaluation.due(epoch)[0] for epoch in open_epochs)
+    steps = len(open_epochs) * trainer.steps_per_epoch
+    return steps, evaluations, steps * measured.step_seconds + evaluations * measured.evaluation_seconds
 
 
 def _format_short(seconds: float) -> str:

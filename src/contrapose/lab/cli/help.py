@@ -13,10 +13,8 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 
 from tyro.conf import Positional
 
-from contrapose.lab.cli.run_options import GROUPS
 from contrapose.lab.devices import DeviceOption
 from contrapose.lab.settings import help_texts
-from contrapose.lab.training import Run
 
 HELP_ALL = "--help-all"
 _COLUMN = 26  # where help texts begin
@@ -77,7 +75,24 @@ def option_groups(command: type) -> dict[str, list[Option]]:
     return groups | nested
 
 
+def name_option(message: str, command: type) -> str:
+    """Return an error message that starts with the name of a setting, such as "hold_out: …", with the option as it is typed.
+
+    Functions of the library raise the same errors, and there the name of the argument is right.
+    """
+    names, colon, problem = message.partition(": ")
+    names = getattr(command, "plural_options", {}).get(names, names)
+    options = {option.name for group in option_groups(command).values() for option in group if not option.is_positional}
+    if not colon or not options.issuperset(names.split(", ")):
+        return message
+    return f"{', '.join(f'--{name}' for name in names.replace('_', '-').split(', '))}: {problem}"
+
+
 def _run_groups() -> dict[str, list[Option]]:
+    # Imported here, because these need torch, which other commands may not.
+    from contrapose.lab.cli.run_options import GROUPS
+    from contrapose.lab.training import Run
+
     hints, texts, known = get_type_hints(Run), help_texts(Run), {field.name: field for field in fields(Run)}
     return {
         title: [_option(known[name], hints[name], texts[name]) for name in names] for title, names in GROUPS.items()

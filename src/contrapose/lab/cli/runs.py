@@ -13,7 +13,6 @@ from tyro.conf import Positional, arg
 
 from contrapose.lab.cli.tables import print_table
 from contrapose.lab.report.document import Chart, points
-from contrapose.lab.training import Run
 from contrapose.lab.training.records.files import read_records
 from contrapose.lab.training.records.past_run import PastRun, find_runs, main_score, scores_in
 
@@ -23,7 +22,7 @@ _MISSING = "–"
 
 @dataclass(frozen=True)
 class Runs:
-    """List the runs in a folder, newest first: data, loss, last score, whether the run is finished, and date.
+    """List the runs in a folder, newest first: data, loss, seed, last score, whether the run is finished, and date.
 
     `contrapose runs compare A B` shows how runs differ.
     """
@@ -42,7 +41,8 @@ class Runs:
         if self.json:
             print(json.dumps([_as_json(run) for run in runs], indent=1))
         elif runs:
-            print_table(("run", "data", "loss", "score", "epochs", "state", "date"), list(map(_cells, runs)))
+            headings = ("run", "data", "loss", "seed", "score", "epochs", "state", "date")
+            print_table(headings, list(map(_cells, runs)), details=("loss", "state", "score", "epochs"))
         for error in found:
             if isinstance(error, ValueError):
                 print(f"contrapose: {error}", file=sys.stderr)
@@ -63,6 +63,7 @@ def _cells(run: PastRun) -> tuple[str, ...]:
         run.folder.name or str(run.folder.resolve().name),
         Path(str(run.settings["data"])).name,
         str(run.settings["loss"]),
+        str(run.settings.get("seed", _MISSING)),
         _score_text(run),
         f"{progress.epoch:.4g} of {progress.epochs}" if progress.steps else f"{progress.epochs}",
         run.state_in_words,
@@ -83,6 +84,7 @@ def _as_json(run: PastRun) -> dict[str, Any]:
         "run": str(run.folder),
         "data": run.settings["data"],
         "loss": run.settings["loss"],
+        "seed": run.settings.get("seed"),
         "scores": dict(run.scores),
         "baselines": {name: dict(scores) for name, scores in run.baselines.items()},
         "state": run.state,
@@ -106,9 +108,10 @@ class RunsCompare:
 
     def __call__(self) -> None:
         """Print the table, and write the figure."""
-        # Imported here, because matplotlib would slow down every other command.
+        # Imported here, because matplotlib and torch would slow down `contrapose runs`.
         from contrapose.lab.report.draw import figure_row
         from contrapose.lab.report.style import save
+        from contrapose.lab.training import Run
 
         if self.out.suffix not in (".png", ".svg", ".pdf"):
             raise ValueError(f"out: expected a name that ends in .png, .svg or .pdf, got {self.out}")

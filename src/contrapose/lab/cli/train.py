@@ -7,27 +7,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from tyro.conf import arg
-
+from contrapose.lab.cli.config_option import ConfigOption, with_config
 from contrapose.lab.cli.display import training_display
 from contrapose.lab.cli.dry_run import dry_run
 from contrapose.lab.cli.progress import format_duration
-from contrapose.lab.cli.run_options import RunOptions
-from contrapose.lab.devices import DeviceOption, own_device, use_device
+from contrapose.lab.devices import own_device
 from contrapose.lab.modalities.progress import allow_progress_bars
 from contrapose.lab.settings import Settings
 from contrapose.lab.training import PRESETS, Run, Trainer, resolve
 from contrapose.lab.training.checkpoints.kept import best_epoch
-from contrapose.lab.training.checks.setting_values import check_type
 from contrapose.lab.training.collapse import describe_collapse
-from contrapose.lab.training.config_file import read_config
 from contrapose.lab.training.locks import lock_directory
 from contrapose.lab.training.options import make_run
 from contrapose.lab.training.processes import leave_process_group
 from contrapose.lab.training.records.extra_metrics import recorded_measures
 from contrapose.lab.training.records.files import read_records
+from contrapose.lab.training.run import AUTO
 from contrapose.lab.training.score_baselines import BASELINE_CHOICES, Baselines, describe_no_gain, score_baselines
 from contrapose.lab.training.sources import check_init
 from contrapose.lab.training.stops import ignore_closed_output
@@ -47,7 +44,7 @@ _IN_CONFIG = {
 
 
 @dataclass(frozen=True)
-class Train(DeviceOption):
+class Train(ConfigOption):
     """Train an encoder, by default on the built-in digits. Run the same command again to resume an interrupted run.
 
     `--loss` also selects the framework and the head that the loss needs, unless options or the preset set them.
@@ -68,10 +65,6 @@ class Train(DeviceOption):
         "device": "cpu, cuda or one GPU, such as cuda:1",
         "dry_run": "Print settings, memory and time; do not train",
     }
-    given: Annotated[RunOptions, arg(name="")]
-    config: Path | None = None
-    """File with options, which options on the command line override: TOML with one option per line, such as epochs = 30, or the
-    run.json of a run. It may name a preset, which it then overrides."""
     dry_run: bool = False
     """Print the settings, the data, the number of negatives, and estimates of memory and time, without training."""
     preset: str = ""
@@ -98,16 +91,7 @@ class Train(DeviceOption):
 
     def __call__(self) -> None:
         """Train, with a progress bar on a terminal; with --dry-run, print what would be done."""
-        config = read_config(self.config, others=_IN_CONFIG) if self.config else {}
-        own = {name: config.pop(name) for name in _IN_CONFIG if name in config}
-        if isinstance(own.get("temperature"), int | float):  # temperature = 0.2, or "0.07:0.2"
-            own["temperature"] = str(own["temperature"])
-        for name, value in own.items():
-            check_type(name, _IN_CONFIG[name], value)
-        own |= {name: Path(own[name]) for name in ("out", "data_root") if name in own}
-        # Options that are None or "" were omitted on the command line.
-        options = replace(self, **{name: value for name, value in own.items() if not getattr(self, name)})
-        with use_device(options.device):
+        with with_config(self, _IN_CONFIG) as (options, config):
             options.train(config)
 
     def train(self, config: Settings) -> None:
@@ -126,6 +110,9 @@ class Train(DeviceOption):
                 requested.kind.check_data(requested.eval_data, "eval_data")
             world_size = int(os.environ.get("WORLD_SIZE", "1"))
             run = resolve(requested, own_device(), log=log, folder=self.out, world_size=world_size)
+            for name in self.given.keys() - requested.auto_settings:  # `resolve` logs those
+                if self.given[name] == AUTO.get(name):
+                    log(f"--{name} {self.given[name]} means that it is chosen for the data: {getattr(run, name)}")
             folder = self.out or Path("runs") / run.name
             check_init(run, folder)
             check_directory("out", folder)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,17 @@ def read_config(path: Path, *, others: Collection[str] = ()) -> dict[str, Any]:
         what = "does not describe a run" if path.suffix == ".json" else "is not valid TOML"
         raise ValueError(f"config: {path} {what}: {error}") from error
     return _settings(content, path, [*(field.name for field in fields(Run)), "preset", *others])
+
+
+@contextmanager
+def name_config(path: Path | None, names: Collection[str]) -> Iterator[None]:
+    """Name the file in errors about settings that it sets; `names` are those that no option on the command line overrides."""
+    try:
+        yield
+    except ValueError as error:
+        if path is None or str(error).partition(": ")[0] not in names:
+            raise
+        raise ValueError(f"config: {path}: {error}") from error
 
 
 def read_settings(texts: Sequence[str]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from contrapose.lab.modalities import Split
 from contrapose.lab.modalities.evaluations import DownstreamData
 from contrapose.lab.studies.measures.downstream import MADE, DownstreamEvaluation
 from contrapose.lab.studies.measures.measure import Context, Words
-from contrapose.lab.training import Model, Run, build
+from contrapose.lab.training import Model, Run
+from contrapose.lab.training.build import build
 from contrapose.lab.training.checkpoints.kept import best_epoch
 from contrapose.lab.training.embedder import Embedder
 from contrapose.lab.training.model import model_of

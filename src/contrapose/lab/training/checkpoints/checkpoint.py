@@ -18,11 +18,12 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from contrapose.lab.training.records.files import writing
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT = (
     2  # of checkpoint.json; format 1, from version 0.1.0, has no format number, and its hash covers only the tensors

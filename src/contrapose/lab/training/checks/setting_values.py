@@ -78,7 +78,9 @@ def _check_value(field: Field[Any], value: Any, *, is_auto: bool) -> None:
     if field.type == "int":
         most = _LARGEST if rule.most is None else rule.most
         if value < rule.least and not is_auto:
-            raise ValueError(f"{field.name}: expected a whole number of at least {rule.least}, got {value!r}")
+            default: Any = field.default  # below the least value, it is the placeholder
+            auto = f", or {default} to have it chosen" if default < rule.least else ""
+            raise ValueError(f"{field.name}: expected a whole number of at least {rule.least}{auto}, got {value!r}")
         if value > most:
             raise ValueError(f"{field.name}: expected a whole number of at most {most}, got {value!r}")
     elif field.type == "float" and not is_auto:

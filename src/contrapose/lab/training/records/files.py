@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from contrapose import __version__
+
+if TYPE_CHECKING:
+    import torch
 
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _BLOCK = 2**14  # bytes to read at a time from the end of a file
@@ -164,6 +165,8 @@ def _write_atomically(path: Path, text: str) -> None:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Return the machine and the software versions, on which a run's numbers depend."""
+    import torch  # here, since reading records does not need it
+
     return {
         "contrapose": __version__,
         "torch": torch.__version__,

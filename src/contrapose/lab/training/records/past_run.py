@@ -16,6 +16,14 @@ from contrapose.lab.training.records.files import read_last_records, read_object
 # The score that represents a run, in order of preference, and its name in tables.
 _MAIN_SCORES = {"knn_top1": "kNN", "recall@1": "recall@1", "text_to_image_recall_1": "text-to-image recall@1"}
 _LOOK_BACK = 100  # records in which the last score is looked for; evaluations are rarely further apart
+# The baselines that `compare` evaluates with some of its runs, by their names in evaluations.json, and their names in tables.
+_REFERENCES = {
+    "pixels": "raw pixels",
+    "words": "tf-idf",
+    "chance": "chance",
+    "untrained": "untrained encoder",
+    "init": "encoder before training",
+}
 _REQUIRED = ("data", "epochs", "loss")  # settings without which a run.json does not describe a run
 
 
@@ -107,7 +115,7 @@ class PastRun:
             state = "training" if is_locked(folder) else "stopped"
         written = folder / ("records.jsonl" if recorded["step"] else "run.json")
         date = datetime.fromtimestamp(written.stat().st_mtime)
-        return cls(folder, settings, progress, state, scores, _read_baselines(folder), date)
+        return cls(folder, settings, progress, state, scores, _read_baselines(folder, main_score(scores)), date)
 
     @property
     def main_score(self) -> Score | None:
@@ -129,12 +137,20 @@ class PastRun:
         return {"finished": "finished", "training": f"training now, {steps}"}.get(self.state, f"stopped at {steps}")
 
 
-def _read_baselines(folder: Path) -> dict[str, dict[str, float]]:
-    """Return the scores without training that `train` saved; empty if there are none, or if they cannot be read."""
+def _read_baselines(folder: Path, score: Score | None) -> dict[str, dict[str, float]]:
+    """Return the scores without training that `train` or `compare` saved; empty if there are none, or if they cannot be read.
+
+    `score` is the run's main score, which is the only one that `compare` saves.
+    """
     try:
-        recorded = read_object(folder / "baselines.json").get("baselines", {})
-        return {name: scores_in(scores) for name, scores in recorded.items()}
-    except (ValueError, AttributeError):
+        if (folder / "baselines.json").exists():
+            recorded = read_object(folder / "baselines.json").get("baselines", {})
+            return {name: scores_in(scores) for name, scores in recorded.items()}
+        values = read_object(folder / "evaluations.json").get("references", {}) if score else {}
+        return {
+            title: {score.name: float(values[key])} for key, title in _REFERENCES.items() if score and key in values
+        }
+    except (ValueError, AttributeError, TypeError):
         return {}
 
 
