@@ -141,6 +141,59 @@ def test_evaluate_a_run_on_pairs_and_on_sts(folder: Path, capsys: pytest.Capture
     assert "expected labelled training and test images" in error_message(capsys, *evaluate, "--shots", "5")
 
 
+def test_sts_is_printed_beside_that_of_the_encoder_before_training(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # At this learning rate, the weights stay those before training.
+    train = ["train", "--data", str(folder / "sentences.txt"), *SHORT, "--lr", "1e-12", *root(folder)]
+    main([*train, "--out", str(tmp_path / "run")])
+    capsys.readouterr()
+    evaluate = ["evaluate", str(tmp_path / "run"), "--sts", str(folder / "sts.tsv")]
+    main(evaluate)
+    output = capsys.readouterr()
+    scores = json.loads(output.out)
+    assert scores["untrained_encoder_stsb"] == pytest.approx(scores["stsb"], abs=0.1)
+    assert "tf-idf  untrained encoder" in output.err
+    assert "training has gained nothing measurable over untrained encoder: stsb_dev is " in output.err
+    assert "(on 40 pairs, differences of up to " in output.err
+    main([*evaluate, "--baselines", "none"])
+    output = capsys.readouterr()
+    assert not [name for name in json.loads(output.out) if name.startswith(("tfidf", "untrained"))]
+    assert "tf-idf" not in output.err
+    assert "baselines: expected one of auto, all, none" in error_message(capsys, *evaluate, "--baselines", "nothing")
+
+
+def test_sts_of_an_encoder_whose_first_weights_are_gone(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["export", str(folder / "run"), "-o", str(tmp_path / "encoder")])
+    encoder = ["--encoder", f"hf:{tmp_path / 'encoder'}", "--lr", "1e-12"]
+    main(
+        [
+            "train",
+            "--data",
+            str(folder / "sentences.txt"),
+            *SHORT,
+            *encoder,
+            "--out",
+            str(tmp_path / "run"),
+            *root(folder),
+        ]
+    )
+    evaluate = ["evaluate", str(tmp_path / "run"), "--sts", str(folder / "sts.tsv")]
+    capsys.readouterr()
+    main(evaluate)
+    output = capsys.readouterr()
+    scores = json.loads(output.out)
+    assert scores["encoder_before_training_stsb"] == pytest.approx(scores["stsb"], abs=0.1)
+    assert "gained nothing measurable over encoder before training" in output.err
+    shutil.rmtree(tmp_path / "encoder")
+    main(evaluate)
+    output = capsys.readouterr()
+    assert json.loads(output.out)["stsb"] == scores["stsb"]
+    assert "baselines: encoder before training is not measured: " in output.err
+
+
 @pytest.mark.thorough
 def test_compare_by_recall_of_held_out_pairs(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", *SHORT, "--losses", "simclr,dystress", "--runs-dir", str(tmp_path / "runs"), *root(folder)]

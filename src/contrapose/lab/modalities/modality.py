@@ -79,6 +79,7 @@ class CommonOptions:
     columns: tuple[str, ...] = ()
     root: Path = Path("data")  # directory of downloads
     skip_broken: bool = False
+    baselines: bool = True  # whether to measure scores without training
 
 
 class NetworkSettings(Protocol):
