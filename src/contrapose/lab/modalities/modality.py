@@ -233,6 +233,10 @@ class Modality(ABC, Generic[V]):
         """Return the sample that a query on the command line stands for; None if it is of another kind."""
         return None
 
+    def find_sample(self, sample: Any, source: Source) -> Sequence[int]:
+        """Return the indices at which a data set has a query's sample itself, which `search` leaves out."""
+        return ()
+
     def preview(self, sample: Any) -> Preview:
         """Return a query's sample as a page shows it."""
         return Preview(texts=(str(sample),))

@@ -229,6 +229,10 @@ class TextModality(Modality[TextViews]):
         """Return the text."""
         return text
 
+    def find_sample(self, sample: str, source: Source) -> list[int]:
+        """Return the indices of the texts that equal a query."""
+        return [number for number, text in enumerate(self.texts(source)) if text.strip() == sample.strip()]
+
     def is_truncated(self, sample: str, views: TextViews) -> bool:
         """Return whether a text has more tokens than a run's encoder takes."""
         if views.folder is None:
