@@ -100,18 +100,27 @@ def test_embed_writes_features_beside_their_texts(
     embed, sentences, pairs = ["embed", str(folder / "run")], str(folder / "sentences.txt"), str(folder / "pairs.tsv")
     main([*embed, sentences, "-o", str(tmp_path / "a.npz"), *root(folder)])
     arrays = np.load(tmp_path / "a.npz")
+    assert "train_held_out" not in arrays  # other data than the run's
     assert arrays["train_texts"].tolist() == FIRST  # as in the file: capitals, signs and all words
     model = load(folder / "run", device="cpu")
     np.testing.assert_allclose(arrays["train_features"], model.embed(FIRST).numpy(), atol=1e-5)
     main([*embed, pairs, "-o", str(tmp_path / "b.npz"), *root(folder)])
-    assert np.load(tmp_path / "b.npz")["train_texts"].tolist() == FIRST
+    arrays = np.load(tmp_path / "b.npz")
+    assert arrays["train_texts"].tolist() == FIRST
+    split = prepare(Run.load(folder / "run" / "run.json"), folder / "data", folder=folder / "run")
+    assert split.retrieval is not None
+    assert isinstance(split.retrieval.queries, Sentences)
+    assert arrays["train_texts"][arrays["train_held_out"]].tolist() == split.retrieval.queries.texts()
     main([*embed, pairs, "-o", str(tmp_path / "c.parquet"), "--columns", "answer", *root(folder)])
     table = parquet.read_table(tmp_path / "c.parquet").to_pydict()
     assert table["text"] == SECOND
+    assert table["held_out"] == arrays["train_held_out"].tolist()
     np.testing.assert_allclose(np.array(table["features"]), model.embed(SECOND).numpy(), atol=1e-5)
     main(["export", str(folder / "run"), "-o", str(tmp_path / "encoder")])
     main(["embed", f"hf:{tmp_path / 'encoder'}", sentences, "-o", str(tmp_path / "d.npz")])
-    np.testing.assert_allclose(np.load(tmp_path / "d.npz")["train_features"], arrays["train_features"], atol=1e-5)
+    np.testing.assert_allclose(
+        np.load(tmp_path / "d.npz")["train_features"], np.load(tmp_path / "a.npz")["train_features"], atol=1e-5
+    )
     both = error_message(capsys, *embed, pairs, "-o", str(tmp_path / "e.npz"), "--columns", "question", "answer")
     assert "columns: expected one column to embed, got 2" in both
 

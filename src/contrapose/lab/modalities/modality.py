@@ -191,6 +191,10 @@ class Modality(ABC, Generic[V]):
         """Return the features (N, d) that a pretrained model computes for a data set, and the texts of its samples."""
         raise ValueError(f"run: {folder} cannot embed a data set; expected the directory of a run")
 
+    def sample_ids(self, source: Source) -> Sequence[Any]:
+        """Return what identifies each sample in any split of its data set, such as its file; empty if nothing does."""
+        return source.paths
+
     def texts(self, source: Source) -> Sequence[str]:
         """Return the texts of a data set's samples, for display; empty if the samples are not texts."""
         return ()

@@ -119,6 +119,11 @@ class TextModality(Modality[TextViews]):
         """Return the tf-idf of each text, (N, V), where V is the number of distinct tokens."""
         return weigh_tokens([source for source in sources if isinstance(source, Sentences)])
 
+    def sample_ids(self, source: Source) -> Sequence[int]:
+        """Return the number of each row in its file."""
+        assert isinstance(source, Sentences)
+        return range(len(source)) if source.rows is None else source.rows.tolist()
+
     def texts(self, source: Source) -> Sequence[str]:
         """Return the first text of each row."""
         return source.texts() if isinstance(source, Sentences) else ()
