@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -269,6 +270,15 @@ def test_held_out_texts_are_those_of_the_file(folder: Path) -> None:
     assert second.texts() == [partner[text] for text in first.texts()]
     assert sorted(first.texts() + split.train.texts()) == sorted(FIRST)
     assert first.subset([3, 1]).texts() == [first.texts()[3], first.texts()[1]]
+
+
+def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "dialogues.tsv"
+    file.write_text("context\tresponse\n" + "".join(f"{a}\t{b}\n" for a, b in zip(FIRST, SECOND, strict=True)))
+    run = Run(modality="text", data=str(file), encoder="tiny", views="dropout")
+    note = f"columns of {file}: response; not read: context (--columns chooses others)"
+    assert prepare(run, tmp_path).notes == (note,)
+    assert note not in prepare(replace(run, columns=("context", "response")), tmp_path).notes
 
 
 def test_three_columns_are_three_views(folder: Path) -> None:

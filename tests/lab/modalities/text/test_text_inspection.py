@@ -69,7 +69,11 @@ def test_duplicates_and_leaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_columns_are_chosen_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "triplets.csv"
     file.write_text("id,negative,anchor,positive\n" + "".join(f"{n},no {n},a {n},p {n}\n" for n in range(8)))
-    assert check(file, capsys)[:3] == ["columns: anchor, positive, negative", "train: 6 triplets", "test:  2 triplets"]
+    assert check(file, capsys)[:3] == [
+        "columns: anchor, positive, negative; not read: id (--columns chooses others)",
+        "train: 6 triplets",
+        "test:  2 triplets",
+    ]
     lines = check(file, capsys, "--columns", "negative")
     assert lines[:2] == ["columns: negative", "train: 8 sentences"]
     assert lines[-1] == f"train with: contrapose train --data {file} --columns negative"

@@ -76,7 +76,9 @@ def describe_texts(settings: DataSettings) -> Iterator[str]:
     noun, count = _ROWS.get(len(texts.columns), f"rows of {len(texts.columns)} texts"), len(inspection)
     if count:
         test = held_out_rows(texts, count, settings.hold_out)
-        yield f"columns: {', '.join(texts.columns)}"
+        unused = ", ".join(texts.unused) if isinstance(texts, TextFile) and not settings.columns else ""
+        not_read = f"; not read: {unused} (--columns chooses others)" if unused else ""
+        yield f"columns: {', '.join(texts.columns)}{not_read}"
         yield f"train: {count - len(test):,} {noun}"
         yield f"test:  {f'{len(test):,} {noun}' if len(test) else _NO_TEST}"
         for column, lengths in zip(texts.columns, inspection.lengths, strict=True):

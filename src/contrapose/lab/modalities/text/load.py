@@ -80,6 +80,10 @@ def load(
     if isinstance(texts, TextFile) and texts.skipped:
         note = f"left out (--skip-broken): {count_of(texts.skipped, 'row')} of {settings.data} that cannot be used"
         split = replace(split, notes=(note, *split.notes))
+    if isinstance(texts, TextFile) and texts.unused and not settings.columns:
+        used, unused = ", ".join(texts.columns), ", ".join(texts.unused)
+        note = f"columns of {settings.data}: {used}; not read: {unused} (--columns chooses others)"
+        split = replace(split, notes=(note, *split.notes))
     if 0 < settings.limit < len(split.train):
         split = replace(split, train=split.train.subset(sample_rows(len(split.train), settings.limit)))
     return split
