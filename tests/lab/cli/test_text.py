@@ -306,6 +306,10 @@ def test_three_columns_are_three_views(folder: Path) -> None:
             "--data sentences.txt --batch 64 --epochs 1",
             "batch: a step needs 64 sentences, but the data set has only 40",
         ),
+        (
+            "--data few.tsv --encoder tiny",
+            "the data set has only 1 (a batch has at least 2: add more, or hold out none",
+        ),
         ("--data missing.tsv", "missing.tsv does not exist; expected a file of texts"),
         ("--data run --modality text", "run is a folder; expected a file of texts"),
         ("--data sentences.txt --encoder hf:run", "run has no config.json"),
@@ -322,6 +326,8 @@ def test_bad_input(
     expected: str,
 ) -> None:
     monkeypatch.chdir(folder)
+    if "few.tsv" in arguments:  # two of three pairs are held out
+        Path("few.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in zip(FIRST[:3], SECOND[:3], strict=True)))
     if "no-padding" in arguments:
         shutil.copytree(folder / "run" / "encoder", folder / "no-padding")
         path = folder / "no-padding" / "tokenizer_config.json"

@@ -69,14 +69,22 @@ def test_duplicates_and_leaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_columns_are_chosen_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "triplets.csv"
     file.write_text("id,negative,anchor,positive\n" + "".join(f"{n},no {n},a {n},p {n}\n" for n in range(8)))
-    assert check(file, capsys)[:3] == [
-        "columns: anchor, positive, negative; not read: id (--columns chooses others)",
-        "train: 6 triplets",
-        "test:  2 triplets",
-    ]
+    lines = check(file, capsys)
+    assert lines[:3] == ["columns: anchor, positive, negative", "train: 6 triplets", "test:  2 triplets"]
+    assert f"columns of {file}: anchor, positive, negative; not read: id (--columns chooses others)" in lines
     lines = check(file, capsys, "--columns", "negative")
     assert lines[:2] == ["columns: negative", "train: 8 sentences"]
     assert lines[-1] == f"train with: contrapose train --data {file} --columns negative"
+
+
+def test_commas_in_a_tsv_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "pairs.tsv"
+    file.write_text("What is it?,A pen.\nWho is it?,You and me.\n")
+    lines = check(file, capsys)
+    assert (
+        f"{file} has no tab in its first line, so each line is one text; if commas separate columns, rename it to .csv"
+        in lines
+    )
 
 
 def test_data_that_cannot_be_used_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

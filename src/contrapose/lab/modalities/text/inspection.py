@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from contrapose.lab.modalities.modality import BrokenFiles, DataSettings
 from contrapose.lab.modalities.text.files import TextFile
 from contrapose.lab.modalities.text.lines import BadLine
-from contrapose.lab.modalities.text.load import check_text_settings, held_out_rows, open_data
+from contrapose.lab.modalities.text.load import check_text_settings, column_notes, held_out_rows, open_data
 from contrapose.lab.modalities.text.views import DEFAULT_LENGTH
 
 Array = NDArray[np.int64]
@@ -76,13 +76,12 @@ def describe_texts(settings: DataSettings) -> Iterator[str]:
     noun, count = _ROWS.get(len(texts.columns), f"rows of {len(texts.columns)} texts"), len(inspection)
     if count:
         test = held_out_rows(texts, count, settings.hold_out)
-        unused = ", ".join(texts.unused) if isinstance(texts, TextFile) and not settings.columns else ""
-        not_read = f"; not read: {unused} (--columns chooses others)" if unused else ""
-        yield f"columns: {', '.join(texts.columns)}{not_read}"
+        yield f"columns: {', '.join(texts.columns)}"
         yield f"train: {count - len(test):,} {noun}"
         yield f"test:  {f'{len(test):,} {noun}' if len(test) else _NO_TEST}"
         for column, lengths in zip(texts.columns, inspection.lengths, strict=True):
             yield describe_lengths(column, lengths)
+        yield from column_notes(texts, settings)
         yield from _warnings(inspection, noun, line, held_out=test.tolist())
     yield from _bad_lines(inspection.bad, line)
     if not count:
