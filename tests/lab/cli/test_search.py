@@ -223,18 +223,27 @@ def test_an_image_run_finds_images_with_their_classes(
     query = sorted(images.rglob("*.png"))[3]
     capsys.readouterr()
     main(["search", "run", str(query), "--data", "mine", "-k", "5"])
-    lines = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr()
+    lines = output.out.splitlines()
     assert len(lines) == 1 + 5 + 1
-    assert lines[1] == f"   1  1.000  {query.parent.name}  {query.relative_to(tmp_path)}"
+    assert str(query.relative_to(tmp_path)) not in "".join(lines[1:])
+    assert f"left out of the results: {query}, the query itself" in output.err
+    (tmp_path / "elsewhere").mkdir()
+    copy = tmp_path / "elsewhere" / query.name  # a file with the same name is another image
+    copy.write_bytes(query.read_bytes())
+    main(["search", "run", str(copy), "--data", "mine", "-k", "1", "-o", "copy.html"])
+    output = capsys.readouterr()
+    assert output.out.splitlines()[1] == f"   1  1.000  {query.parent.name}  {query.relative_to(tmp_path)}"
+    assert "left out" not in output.err
     page = (tmp_path / "search.html").read_text()
     assert "12 images of <bdi>mine</bdi>" in page
-    assert f"<b>1</b> · 1.000 · <bdi>{query.parent.name}</bdi>" in page
+    assert f"<b>1</b> · {lines[1].split()[1]} · <bdi>{lines[1].split('  ')[3]}</bdi>" in page
     assert page.count('<img src="data:image/jpeg') == 6
     # The nearest images are those of the encoder's features.
     model = load(tmp_path / "run", device="cpu")
     paths = sorted(images.rglob("*.png"))
     features = torch.nn.functional.normalize(model.embed(paths), dim=1)
-    order = (features @ features[3]).topk(5).indices.tolist()
+    order = (features @ features[3]).topk(6).indices.tolist()[1:]
     assert [line.split("mine/")[-1] for line in lines[1:6]] == [str(paths[i].relative_to(images)) for i in order]
     # Without --data: the run's own images, in memory, of both splits.
     main(["search", "run", str(query), "-k", "3"])

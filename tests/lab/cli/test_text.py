@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,18 +101,27 @@ def test_embed_writes_features_beside_their_texts(
     embed, sentences, pairs = ["embed", str(folder / "run")], str(folder / "sentences.txt"), str(folder / "pairs.tsv")
     main([*embed, sentences, "-o", str(tmp_path / "a.npz"), *root(folder)])
     arrays = np.load(tmp_path / "a.npz")
+    assert "train_held_out" not in arrays  # other data than the run's
     assert arrays["train_texts"].tolist() == FIRST  # as in the file: capitals, signs and all words
     model = load(folder / "run", device="cpu")
     np.testing.assert_allclose(arrays["train_features"], model.embed(FIRST).numpy(), atol=1e-5)
     main([*embed, pairs, "-o", str(tmp_path / "b.npz"), *root(folder)])
-    assert np.load(tmp_path / "b.npz")["train_texts"].tolist() == FIRST
+    arrays = np.load(tmp_path / "b.npz")
+    assert arrays["train_texts"].tolist() == FIRST
+    split = prepare(Run.load(folder / "run" / "run.json"), folder / "data", folder=folder / "run")
+    assert split.retrieval is not None
+    assert isinstance(split.retrieval.queries, Sentences)
+    assert arrays["train_texts"][arrays["train_held_out"]].tolist() == split.retrieval.queries.texts()
     main([*embed, pairs, "-o", str(tmp_path / "c.parquet"), "--columns", "answer", *root(folder)])
     table = parquet.read_table(tmp_path / "c.parquet").to_pydict()
     assert table["text"] == SECOND
+    assert table["held_out"] == arrays["train_held_out"].tolist()
     np.testing.assert_allclose(np.array(table["features"]), model.embed(SECOND).numpy(), atol=1e-5)
     main(["export", str(folder / "run"), "-o", str(tmp_path / "encoder")])
     main(["embed", f"hf:{tmp_path / 'encoder'}", sentences, "-o", str(tmp_path / "d.npz")])
-    np.testing.assert_allclose(np.load(tmp_path / "d.npz")["train_features"], arrays["train_features"], atol=1e-5)
+    np.testing.assert_allclose(
+        np.load(tmp_path / "d.npz")["train_features"], np.load(tmp_path / "a.npz")["train_features"], atol=1e-5
+    )
     both = error_message(capsys, *embed, pairs, "-o", str(tmp_path / "e.npz"), "--columns", "question", "answer")
     assert "columns: expected one column to embed, got 2" in both
 
@@ -139,6 +149,59 @@ def test_evaluate_a_run_on_pairs_and_on_sts(folder: Path, capsys: pytest.Capture
         capsys, *evaluate, "--columns", "a"
     )
     assert "expected labelled training and test images" in error_message(capsys, *evaluate, "--shots", "5")
+
+
+def test_sts_is_printed_beside_that_of_the_encoder_before_training(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # At this learning rate, the weights stay those before training.
+    train = ["train", "--data", str(folder / "sentences.txt"), *SHORT, "--lr", "1e-12", *root(folder)]
+    main([*train, "--out", str(tmp_path / "run")])
+    capsys.readouterr()
+    evaluate = ["evaluate", str(tmp_path / "run"), "--sts", str(folder / "sts.tsv")]
+    main(evaluate)
+    output = capsys.readouterr()
+    scores = json.loads(output.out)
+    assert scores["untrained_encoder_stsb"] == pytest.approx(scores["stsb"], abs=0.1)
+    assert "tf-idf  untrained encoder" in output.err
+    assert "training has gained nothing measurable over untrained encoder: stsb_dev is " in output.err
+    assert "(on 40 pairs, differences of up to " in output.err
+    main([*evaluate, "--baselines", "none"])
+    output = capsys.readouterr()
+    assert not [name for name in json.loads(output.out) if name.startswith(("tfidf", "untrained"))]
+    assert "tf-idf" not in output.err
+    assert "baselines: expected one of auto, all, none" in error_message(capsys, *evaluate, "--baselines", "nothing")
+
+
+def test_sts_of_an_encoder_whose_first_weights_are_gone(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["export", str(folder / "run"), "-o", str(tmp_path / "encoder")])
+    encoder = ["--encoder", f"hf:{tmp_path / 'encoder'}", "--lr", "1e-12"]
+    main(
+        [
+            "train",
+            "--data",
+            str(folder / "sentences.txt"),
+            *SHORT,
+            *encoder,
+            "--out",
+            str(tmp_path / "run"),
+            *root(folder),
+        ]
+    )
+    evaluate = ["evaluate", str(tmp_path / "run"), "--sts", str(folder / "sts.tsv")]
+    capsys.readouterr()
+    main(evaluate)
+    output = capsys.readouterr()
+    scores = json.loads(output.out)
+    assert scores["encoder_before_training_stsb"] == pytest.approx(scores["stsb"], abs=0.1)
+    assert "gained nothing measurable over encoder before training" in output.err
+    shutil.rmtree(tmp_path / "encoder")
+    main(evaluate)
+    output = capsys.readouterr()
+    assert json.loads(output.out)["stsb"] == scores["stsb"]
+    assert "baselines: encoder before training is not measured: " in output.err
 
 
 @pytest.mark.thorough
@@ -185,8 +248,10 @@ def test_search_finds_the_nearest_texts(
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     main(["search", str(folder / "run"), FIRST[7], "-k", "2", *root(folder)])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == f"   1  1.000  {FIRST[7]}"
+    output = capsys.readouterr()
+    lines = output.out.splitlines()
+    assert FIRST[7] not in "".join(lines[1:])
+    assert f"left out of the results: {FIRST[7]}, the query itself" in output.err
     assert len(lines) == 4
     page = (tmp_path / "search.html").read_text()
     assert "40 texts of <bdi>pairs.tsv" in page
@@ -205,6 +270,15 @@ def test_held_out_texts_are_those_of_the_file(folder: Path) -> None:
     assert second.texts() == [partner[text] for text in first.texts()]
     assert sorted(first.texts() + split.train.texts()) == sorted(FIRST)
     assert first.subset([3, 1]).texts() == [first.texts()[3], first.texts()[1]]
+
+
+def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "dialogues.tsv"
+    file.write_text("context\tresponse\n" + "".join(f"{a}\t{b}\n" for a, b in zip(FIRST, SECOND, strict=True)))
+    run = Run(modality="text", data=str(file), encoder="tiny", views="dropout")
+    note = f"columns of {file}: response; not read: context (--columns chooses others)"
+    assert prepare(run, tmp_path).notes == (note,)
+    assert note not in prepare(replace(run, columns=("context", "response")), tmp_path).notes
 
 
 def test_three_columns_are_three_views(folder: Path) -> None:
@@ -232,6 +306,10 @@ def test_three_columns_are_three_views(folder: Path) -> None:
             "--data sentences.txt --batch 64 --epochs 1",
             "batch: a step needs 64 sentences, but the data set has only 40",
         ),
+        (
+            "--data few.tsv --encoder tiny",
+            "the data set has only 1 (a batch has at least 2: add more, or hold out none",
+        ),
         ("--data missing.tsv", "missing.tsv does not exist; expected a file of texts"),
         ("--data run --modality text", "run is a folder; expected a file of texts"),
         ("--data sentences.txt --encoder hf:run", "run has no config.json"),
@@ -248,6 +326,8 @@ def test_bad_input(
     expected: str,
 ) -> None:
     monkeypatch.chdir(folder)
+    if "few.tsv" in arguments:  # two of three pairs are held out
+        Path("few.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in zip(FIRST[:3], SECOND[:3], strict=True)))
     if "no-padding" in arguments:
         shutil.copytree(folder / "run" / "encoder", folder / "no-padding")
         path = folder / "no-padding" / "tokenizer_config.json"

@@ -55,6 +55,14 @@ def test_metrics_of_classes_need_labels_of_two_classes() -> None:
     assert "tolerance" not in Measures(images=40)(embed, one, VIEWS, CPU)
 
 
+def test_few_samples_have_no_rank_that_looks_like_a_collapse() -> None:
+    data = digits(8)
+    assert "effective_rank" in Measures(augmented=False)(embed, data, VIEWS, CPU)
+    few = Measures(augmented=False)(embed, data.subset(range(7)), VIEWS, CPU)
+    assert "effective_rank" not in few
+    assert "feature_std" in few
+
+
 @pytest.mark.parametrize("noise", [0.0, 1e-8])
 def test_a_collapsed_embedding_has_finite_metrics(noise: float) -> None:
     torch.manual_seed(0)

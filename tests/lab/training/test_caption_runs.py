@@ -269,6 +269,31 @@ def test_evaluate_uses_the_images_that_the_run_held_out(tmp_path: Path, capsys: 
     assert {name: found[name] for name in scores} == pytest.approx(scores, rel=1e-5)
 
 
+def test_embed_marks_the_images_that_the_run_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from pyarrow import parquet
+
+    data = write_folder(tmp_path / "data")
+    rows = [line.split("\t")[:2] for line in (data / "captions.tsv").read_text().splitlines()]
+    (data / "captions.tsv").write_text("".join(f"{image}\t{caption}\n" for image, caption in rows))
+    trainer = trainer_of(run_of(data, hold_out=0.25, batch=3), tmp_path / "run")
+    trainer.train()
+    held_out = {str(path) for path in trainer.split.held_out.paths}
+    embed = ["embed", str(tmp_path / "run"), str(data), "--data-root", str(tmp_path), "--device", "cpu", "--out"]
+    main([*embed, str(tmp_path / "features.npz")])
+    arrays = np.load(tmp_path / "features.npz")
+    assert set(arrays["train_paths"][arrays["train_held_out"]]) == held_out
+    note = f"the run held out 3 of these {len(arrays['train_paths'])} captioned images and was trained on the others"
+    assert note in capsys.readouterr().err
+    main([*embed, str(tmp_path / "features.parquet")])
+    table = parquet.read_table(tmp_path / "features.parquet").to_pydict()
+    assert table["held_out"] == [path in held_out for path in table["path"]]
+    trained = next(path for path in arrays["train_paths"] if path not in held_out)
+    with (data / "captions.tsv").open("a") as file:  # not the data that the run was trained on any more
+        file.write(f"{Path(trained).name}\tone more\n")
+    main([*embed, str(tmp_path / "changed.npz")])
+    assert "train_held_out" not in np.load(tmp_path / "changed.npz")
+
+
 def test_embed_writes_features_of_images_and_captions(trained: Path, data: Path, tmp_path: Path) -> None:
     from pyarrow import parquet
 

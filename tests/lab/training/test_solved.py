@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from contrapose.lab.cli import exits, main
+from contrapose.lab.modalities.images.digits import digits
+from contrapose.lab.modalities.text.modality import TEXT
+from contrapose.lab.modalities.text.sentences import Sentences
 from contrapose.lab.modalities.text.settings import TEXT_SETTINGS
 from contrapose.lab.training import Run, Trainer
 from contrapose.lab.training.solved import SolvedWatch, loss_of_guessing
@@ -27,7 +30,7 @@ def test_a_loss_that_stays_far_below_guessing_is_reported_once() -> None:
     found = [step for step in range(1, 100) if watched.add(step, 0.009 * CHANCE)]
     assert found == [21]
     assert watched.is_solved
-    assert f"guessing ({CHANCE:.2f})" in watched.describe(21)
+    assert f"guessing ({CHANCE:.2f})" in watched.describe(21, digits(4, train=True))
 
 
 @pytest.mark.parametrize(
@@ -100,6 +103,25 @@ def test_the_command_stops_with_a_message_if_it_has_chosen_the_views(
     message = capsys.readouterr().err
     assert "contrapose: the task is too easy: after 2" in message
     assert "run the same command again to continue" in message
+    assert "use pairs whose texts differ more, hard negatives in a third column, a larger --batch" in message
+    assert "deletion" not in message
+
+
+@pytest.mark.parametrize(
+    ("views", "columns", "expected"),
+    [
+        ("dropout", 1, "--views deletion:0.7"),
+        ("neighbours", 2, "--views deletion:0.7"),  # of single sentences, whose next lines are the second column
+        ("dropout", 2, "--views columns"),
+        ("columns", 2, "third column"),
+    ],
+)
+def test_the_advice_fits_the_texts(views: str, columns: int, expected: str) -> None:
+    source = Sentences("a.tsv", torch.zeros(4, columns, 3, dtype=torch.int32), tokenizer=None)
+    advice = TEXT.harder_task(source, TEXT.views(views, 2))
+    assert [text for text in ("--views deletion:0.7", "--views columns", "third column") if text in advice] == [
+        expected
+    ]
 
 
 @pytest.mark.parametrize(("eps", "moved_far"), [(1e-8, True), (1e-3, False)])

@@ -12,6 +12,7 @@ from commands import error_message
 from PIL import Image
 
 from contrapose.lab.cli import main
+from contrapose.lab.training import Run, prepare
 from contrapose.lab.training.sources import find_file
 
 SMALL = ["--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0"]
@@ -173,3 +174,29 @@ def test_images_replaced_under_their_names(
     del described["sample"]  # as an earlier version wrote it
     (tmp_path / "run" / "data.json").write_text(json.dumps(described))
     main(command)
+
+
+def test_embed_marks_the_images_that_a_run_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(40):
+        pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        folder = tmp_path / "mine" / f"class {number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    shutil.copytree("mine", "other")
+    (tmp_path / "other" / "class 0" / "0.png").unlink()
+    main(["train", "--data", "mine", *SMALL, "--out", "run"])
+    held_out = set(prepare(Run.load(Path("run/run.json"))).held_out.paths)
+    capsys.readouterr()
+    main(["embed", "run", str(tmp_path / "mine"), "-o", "features.npz"])
+    assert (
+        "the run held out 8 of these 40 images and was trained on the others: see train_held_out"
+        in capsys.readouterr().err
+    )
+    with np.load("features.npz") as arrays:
+        marked = arrays["train_paths"][arrays["train_held_out"]]
+    assert {Path(path).relative_to(tmp_path) for path in marked} == held_out
+    main(["embed", "run", "other", "-o", "other.npz"])
+    assert "train_held_out" not in np.load("other.npz")

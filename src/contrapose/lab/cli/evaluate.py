@@ -23,7 +23,7 @@ from contrapose.lab.training.collapse import MEANING, collapsed_outputs
 from contrapose.lab.training.locks import is_locked
 from contrapose.lab.training.model import load_any
 from contrapose.lab.training.records.past_run import RunProgress
-from contrapose.lab.training.score_baselines import BASELINE_CHOICES, describe_no_gain, score_baselines
+from contrapose.lab.training.score_baselines import BASELINE_CHOICES, describe_no_gain, flatten, score_baselines
 from contrapose.lab.training.sources import load_own_data
 from contrapose.validate import check_known
 
@@ -106,7 +106,7 @@ class _Evaluate(DeviceOption):
     few_shot: bool = False
     """Train linear SVMs on a class-balanced subset and on all images (the long-tail protocol of Kukleva et al.)."""
     baselines: str = "auto"
-    """Scores without training to report beside the run's scores, as NAME_SCORE. For kNN and recall: raw_pixels_ or
+    """Scores without training to report beside the run's scores, as NAME_SCORE. For kNN, recall and --sts: raw_pixels_ or
     tfidf_, and untrained_encoder_ (encoder_before_training_ if it was pretrained), each in the time of one evaluation. For
     all accuracies: chance_. auto: all of them for up to 100,000 labelled samples, and chance for more; all; none."""
     skip_broken: bool = False
@@ -133,7 +133,12 @@ class _Evaluate(DeviceOption):
 
     @property
     def _common(self) -> CommonOptions:
-        return CommonOptions(columns=self.columns, root=self.data_root, skip_broken=self.skip_broken)
+        return CommonOptions(
+            columns=self.columns,
+            root=self.data_root,
+            skip_broken=self.skip_broken,
+            baselines=self.baselines != "none",
+        )
 
     def _options(self, name: str) -> EvaluationOptions:
         """Return the options of a modality."""
@@ -152,6 +157,7 @@ class _Evaluate(DeviceOption):
 
     def _evaluate_run(self) -> dict[str, Any]:
         """Return the scores of a run: the modality's own scores if requested, and the scores that any encoder has."""
+        check_known("baselines", self.baselines, BASELINE_CHOICES)
         for name in OPTIONS:
             options, prefix = self._options(name), modality(name).prefix
             only_folders = [option for option in _given(options) if option in options.for_folders]
@@ -184,7 +190,6 @@ class _Evaluate(DeviceOption):
         if self.recipe and self.shots:
             raise ValueError("recipe: --shots chooses the learning rate itself; omit --recipe or --shots")
         few_shot_training = FewShot(self.shots) if self.shots else None  # rejects an invalid number before data is read
-        check_known("baselines", self.baselines, BASELINE_CHOICES)
         fine_tune = bool(self.finetune or self.recipe)
         # Features need each image only once, or once per epoch of an augmented probe, so --data can stay on disk. Fine-tuning
         # reads every image in each epoch.
@@ -224,11 +229,7 @@ class _Evaluate(DeviceOption):
         nothing = describe_no_gain(model, split, scores, baselines)
         if nothing:
             _print_error(nothing)
-        return {
-            f"{baseline.replace(' ', '_').replace('-', '')}_{name}": score
-            for baseline, found in baselines.items()
-            for name, score in found.items()
-        }
+        return flatten(baselines)
 
     def _probe(self) -> Probe | None:
         """Return the linear probe to train; None if no probe was requested."""

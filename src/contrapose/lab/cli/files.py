@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,11 +13,12 @@ from tyro.conf import Positional, arg
 from contrapose.extras import install_command
 from contrapose.lab.cli.evaluate import print_notes, warn_if_unfinished
 from contrapose.lab.devices import DeviceOption
-from contrapose.lab.modalities import DataSettings, Modality, trained_elsewhere
+from contrapose.lab.modalities import DataSettings, Modality, Split, trained_elsewhere
 from contrapose.lab.modalities.progress import allow_progress_bars
-from contrapose.lab.training import prepare_other
+from contrapose.lab.training import Run, prepare_other
 from contrapose.lab.training.card import ExportedEncoder
 from contrapose.lab.training.model import load_any
+from contrapose.lab.training.sources import held_out_ids
 from contrapose.validate import check_directory
 
 _FORMATS = (".safetensors", ".onnx", ".pkl")  # of files of weights
@@ -36,8 +38,9 @@ class Embed(DeviceOption):
     out: Annotated[Path, arg(aliases=["-o"])]
     """File to write: .npz or .parquet. An .npz file has the arrays train_features, train_labels, test_features, test_labels and
     classes; for a folder also train_paths and test_paths; for texts also train_texts. Images with captions have the features of
-    captions in train_text_features, and the number of the image that each belongs to in train_image_of_text. A .parquet file has
-    one row per image or text, or per caption with its image."""
+    captions in train_text_features, and the number of the image that each belongs to in train_image_of_text. If the run held out
+    some of these samples for evaluation, train_held_out says which. A .parquet file has one row per image or text, or per caption
+    with its image."""
     columns: tuple[str, ...] = ()
     """The column to embed from a file of texts: its name, or its number counted from 1; default: the first text in each row. For
     a file of captions: the columns of images and captions."""
@@ -79,6 +82,13 @@ class Embed(DeviceOption):
         )
         print_notes(split)
         arrays = {}
+        held_out = self._held_out(run, split)
+        if any(held_out):
+            noun = run.kind.sample_noun(split.train)
+            name = "held_out" if self.out.suffix == ".parquet" else "train_held_out"
+            note = f"the run held out {sum(held_out):,} of these {len(held_out):,} {noun} and was trained on the others"
+            print(f"{note}: see {name}", file=sys.stderr)
+            arrays["train_held_out"] = np.array(held_out)
         for name, source in (("train", split.train), ("test", split.test)):
             if source is not None:
                 for key, values in model.arrays(source).items():
@@ -90,6 +100,14 @@ class Embed(DeviceOption):
                 if source.classes:
                     arrays["classes"] = np.array(source.classes)
         return arrays
+
+    def _held_out(self, run: Run, split: Split) -> list[bool]:
+        """Return which training samples of the data set the run held out; empty if the data itself has test samples."""
+        # Other columns may have other rows that cannot be used, so that rows are numbered differently.
+        if split.test is not None or (self.columns and run.skip_broken):
+            return []
+        ids = held_out_ids(run, self.run, self.data, self.data_root)
+        return [own in ids for own in run.kind.sample_ids(split.train)] if ids else []
 
     def _embed_elsewhere(self, kind: Modality[Any], folder: Path) -> dict[str, Any]:
         """Return the features computed by an encoder that was trained elsewhere."""
@@ -208,7 +226,7 @@ class Import:
 
 
 def _write_parquet(arrays: dict[str, Any], path: Path) -> None:
-    """Write one row per image or text: split, features and, if known, label, class, path and text."""
+    """Write one row per image or text: split, features and, if known, label, class, held_out, path and text."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -227,6 +245,8 @@ def _write_parquet(arrays: dict[str, Any], path: Path) -> None:
                 columns["label"] = arrays[f"{part}_labels"].tolist()
                 if "classes" in arrays:
                     columns["class"] = arrays["classes"][arrays[f"{part}_labels"]].tolist()
+            if f"{part}_held_out" in arrays:
+                columns["held_out"] = arrays[f"{part}_held_out"][rows].tolist()
             if f"{part}_paths" in arrays:
                 columns["path"] = arrays[f"{part}_paths"][rows].tolist()
             if f"{part}_texts" in arrays:

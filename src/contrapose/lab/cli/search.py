@@ -70,14 +70,9 @@ class Search(DeviceOption):
             tower, collection.source, self.run / "search", step=model.step, skip_broken=self._skips(model)
         )
         asked = torch.cat([query.tower.embed([query.sample]) for query in queries]).float().cpu()
-        scores, nearest = (unit(asked) @ unit(embeddings).T).topk(min(self.top, len(index)))
         results = [
-            SearchResult(
-                query.text,
-                _matches(tower, collection, own_scores, [index[i] for i in own_nearest]),
-                query.image,
-            )
-            for query, own_scores, own_nearest in zip(queries, scores.tolist(), nearest.tolist(), strict=True)
+            self._nearest(query, cosine, index, tower, collection)
+            for query, cosine in zip(queries, unit(asked) @ unit(embeddings).T, strict=True)
         ]
         for result in results:
             print(printable(result.query))
@@ -89,6 +84,23 @@ class Search(DeviceOption):
         # File names and arguments may contain bytes that are not UTF-8.
         self.out.write_text(text, encoding="utf-8", errors="backslashreplace")
         print(f"page {self.out}")
+
+    def _nearest(
+        self, query: _Query, cosine: Tensor, index: Sequence[int], tower: Embedder, collection: Collection
+    ) -> SearchResult:
+        """Return the samples that are nearest to a query, without the query itself if it is one of them.
+
+        cosine   (N,) similarity of the query to each sample
+        index    the samples' indices in the collection
+        """
+        # Texts are not searched for in a collection of images.
+        itself = set(tower.kind.find_sample(query.sample, collection.source) if query.tower is tower else ())
+        others = torch.tensor([row for row, number in enumerate(index) if number not in itself], dtype=torch.long)
+        if len(others) < len(index):
+            print(f"left out of the results: {printable(query.text)}, the query itself", file=sys.stderr)
+        scores, nearest = cosine[others].topk(min(self.top, len(others)))
+        numbers = [index[row] for row in others[nearest].tolist()]
+        return SearchResult(query.text, _matches(tower, collection, scores.tolist(), numbers), query.image)
 
     def _list(self, model: Model) -> Collection:
         """List the samples in `data`, or else all samples of the data that the run was trained on."""

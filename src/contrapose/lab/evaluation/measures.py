@@ -27,6 +27,7 @@ GEOMETRY = (
     "alignment_class",
 )
 _LEAST_DRAWN = 128
+_LEAST_RANKED = 8  # samples; the rank of fewer is low because they are few, and would be taken for a collapse
 _EXPLANATIONS = {
     "uniformity": "log of the mean e^(-2 · squared distance) of two samples; lower: spread more evenly, 0: all are equal",
     "alignment_all": "mean squared distance of any two samples",
@@ -160,12 +161,10 @@ class Measures:
 
 def _geometry(z: Tensor, labels: Tensor | None) -> dict[str, float]:
     """Return the metrics of unit vectors without augmentation; class metrics need at least two classes."""
-    values = {
-        "uniformity": metrics.uniformity(z),
-        "alignment_all": metrics.alignment(z, kind="all"),
-        "effective_rank": metrics.effective_rank(z),
-        "feature_std": metrics.feature_std(z),
-    }
+    values = {"uniformity": metrics.uniformity(z), "alignment_all": metrics.alignment(z, kind="all")}
+    if len(z) >= _LEAST_RANKED:
+        values["effective_rank"] = metrics.effective_rank(z)
+    values["feature_std"] = metrics.feature_std(z)
     if labels is None or len(labels.unique()) < 2:
         return values
     values["interclass_uniformity"] = metrics.interclass_uniformity(z, labels)

@@ -79,6 +79,7 @@ class CommonOptions:
     columns: tuple[str, ...] = ()
     root: Path = Path("data")  # directory of downloads
     skip_broken: bool = False
+    baselines: bool = True  # whether to measure scores without training
 
 
 class NetworkSettings(Protocol):
@@ -162,8 +163,9 @@ class Modality(ABC, Generic[V]):
         """Before the data is read, refuse settings that name unusable files."""
         return
 
-    harder_task: ClassVar[str] = "use views that differ more (--views), or a larger --batch"
-    """What to do if untrained networks recognise the views of a sample, as the end of a sentence."""
+    def harder_task(self, source: Source, views: V) -> str:
+        """Return what to do if untrained networks recognise the views of a sample, as the end of a sentence."""
+        return "use views that differ more (--views), or a larger --batch"
 
     # Data
 
@@ -189,6 +191,10 @@ class Modality(ABC, Generic[V]):
     def embed_elsewhere(self, folder: Path, settings: DataSettings) -> tuple[Tensor, Sequence[str]]:
         """Return the features (N, d) that a pretrained model computes for a data set, and the texts of its samples."""
         raise ValueError(f"run: {folder} cannot embed a data set; expected the directory of a run")
+
+    def sample_ids(self, source: Source) -> Sequence[Any]:
+        """Return what identifies each sample in any split of its data set, such as its file; empty if nothing does."""
+        return source.paths
 
     def texts(self, source: Source) -> Sequence[str]:
         """Return the texts of a data set's samples, for display; empty if the samples are not texts."""
@@ -231,6 +237,10 @@ class Modality(ABC, Generic[V]):
     def query(self, text: str) -> Any:
         """Return the sample that a query on the command line stands for; None if it is of another kind."""
         return None
+
+    def find_sample(self, sample: Any, source: Source) -> Sequence[int]:
+        """Return the indices at which a data set has a query's sample itself, which `search` leaves out."""
+        return ()
 
     def preview(self, sample: Any) -> Preview:
         """Return a query's sample as a page shows it."""
@@ -294,6 +304,8 @@ class Modality(ABC, Generic[V]):
     """Measures in `Run.extra_metrics` that only this modality offers, keyed by name."""
     downstream: ClassVar[Mapping[str, DownstreamEvaluation]] = MappingProxyType({})
     """Evaluations of a trained run on other data that only this modality offers, keyed by name."""
+    main_scores: ClassVar[Mapping[str, str]] = MappingProxyType({"knn_top1": "kNN"})
+    """The scores that represent a run on such data, in order of preference, and their names in tables."""
     unscored: ClassVar[str] = "has no labelled training and test samples to score with"
     """Why data has no score, and what to do about it, as the end of a sentence that starts with the data's name."""
 

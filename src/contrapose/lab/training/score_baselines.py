@@ -10,7 +10,7 @@ from typing import Any
 from contrapose.lab.evaluation import features
 from contrapose.lab.evaluation.feature_scores import Features, chance_level, no_gain, score_features, scored_sources
 from contrapose.lab.modalities import Source, Split
-from contrapose.lab.training.initial_model import start
+from contrapose.lab.training.initial_model import initial_name, start
 from contrapose.lab.training.model import Model
 from contrapose.lab.training.records.files import write_json_atomically
 from contrapose.validate import check_known
@@ -76,10 +76,8 @@ def _baseline_features(
     model: Model, split: Split, sources: tuple[Source, Source], log: Callable[[str], None]
 ) -> Iterator[tuple[str, Features]]:
     """Yield the name and the features of each baseline, one after the other, so that only one is in memory."""
-    kind, run = model.kind, model.run
-    # "untrained" would be wrong for weights from a file or a package.
-    initial = "encoder before training" if run.init or kind.is_pretrained(run.encoder) else "untrained encoder"
-    for name in filter(None, (kind.baseline, initial)):
+    kind = model.kind
+    for name in filter(None, (kind.baseline, initial_name(model))):
         try:
             if name == kind.baseline:
                 found = kind.baseline_features(sources, model.reader)
@@ -104,6 +102,19 @@ def _read(folder: Path | None, key: Mapping[str, Any]) -> Baselines | None:
         return None
     same = isinstance(content, dict) and all(content.get(name) == value for name, value in key.items())
     return content.get("baselines") if same else None
+
+
+def flatten(baselines: Baselines) -> dict[str, float]:
+    """Return the scores of all baselines, as NAME_SCORE.
+
+    >>> flatten({"tf-idf": {"stsb": 69.3}, "untrained encoder": {"stsb": 50.2}})
+    {'tfidf_stsb': 69.3, 'untrained_encoder_stsb': 50.2}
+    """
+    return {
+        f"{baseline.replace(' ', '_').replace('-', '')}_{name}": score
+        for baseline, scores in baselines.items()
+        for name, score in scores.items()
+    }
 
 
 def describe_no_gain(model: Model, split: Split, scores: Mapping[str, float], baselines: Baselines) -> str:

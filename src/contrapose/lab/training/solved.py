@@ -11,6 +11,7 @@ import math
 from collections import deque
 
 from contrapose.lab.frameworks import FRAMEWORKS
+from contrapose.lab.modalities import Source
 from contrapose.lab.training.run import Run
 from contrapose.losses.parse import parse
 
@@ -44,12 +45,12 @@ class SolvedWatch:
         self.is_solved = self._recent[0][0] <= step - _STEPS and mean < _SHARE * self.chance
         return self.is_solved
 
-    def describe(self, step: int) -> str:
-        """Return what was found after a step, and what may help."""
+    def describe(self, step: int, source: Source) -> str:
+        """Return what was found after a step on the training data `source`, and what may help."""
         return (
             f"the task is too easy: after {step} steps, the loss is below {_SHARE:.0%} of the loss of guessing "
             f"({self.chance:.2f}), so that more steps teach the encoder nothing and may make it worse; "
-            f"{self.run.kind.harder_task}"
+            f"{self.run.kind.harder_task(source, self.run.view_maker())}"
         )
 
 

@@ -141,12 +141,7 @@ def load_own_data(run: Run, folder: Path, root: Path | None, log: Callable[[str]
     If no starting point has the same images, different data with the same name is loaded, and `log` receives a note.
     """
     recorded, starts, paths = recorded_data(folder), starting_points(folder), find_data(run, folder)
-    rule, _, file = run.imbalance.rpartition(":")
-    imbalance = f"index:{find_file(file, folder)}" if rule == "index" else run.imbalance
-    other = run.eval_data and next(
-        (str(s / run.eval_data) for s in starts if (s / run.eval_data).exists()), run.eval_data
-    )
-    run = replace(run, classes=find_file(run.classes, folder), imbalance=imbalance, eval_data=other)
+    run = _find_further_files(run, folder)
     root = root and next((start / root for start in starts if (start / root).is_dir()), root)
     splits = []
     for path in paths or [run.data]:
@@ -159,6 +154,31 @@ def load_own_data(run: Run, folder: Path, root: Path | None, log: Callable[[str]
         f"that {folder} was trained on; --data PATH evaluates on other data"
     )
     return splits[0]
+
+
+def _find_further_files(run: Run, folder: Path) -> Run:
+    """Return a run with the paths at which the files beside its data exist now."""
+    rule, _, file = run.imbalance.rpartition(":")
+    imbalance = f"index:{find_file(file, folder)}" if rule == "index" else run.imbalance
+    places = (start / run.eval_data for start in starting_points(folder))
+    other = run.eval_data and next((str(place) for place in places if place.exists()), run.eval_data)
+    return replace(run, classes=find_file(run.classes, folder), imbalance=imbalance, eval_data=other)
+
+
+def held_out_ids(run: Run, folder: Path, data: str, root: Path | None) -> set[Any]:
+    """Return the ids of the samples that a run held out, if `data` is what it was trained on; else none."""
+    recorded = recorded_data(folder)
+    try:
+        paths = find_data(run, folder)
+    except ValueError:  # its data no longer exists
+        return set()
+    is_own = os.path.exists(data) and any(os.path.samefile(data, path) for path in paths)
+    if not recorded or not (is_own or data == run.data):
+        return set()
+    run = replace(_find_further_files(run, folder), data=data, stream=run.kind.can_stream(data))
+    split = prepare(run, root, folder=folder)
+    # The split of data that has changed since is not the one that the run was trained with.
+    return set(run.kind.sample_ids(split.test)) if split.test is not None and same_data(split, recorded) else set()
 
 
 def _check_named(run: Run, folder: Path, starts: list[Path]) -> None:

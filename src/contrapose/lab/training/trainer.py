@@ -330,7 +330,7 @@ class Trainer:
 
         def on_step(step: int, loss: float, rate: float) -> None:
             if self.solved.add(begun + step, loss) and not self.stop_if_solved and self.rank == 0:
-                self.log(self.solved.describe(begun + step))
+                self.log(self.solved.describe(begun + step, self.split.train))
             if self.rank == 0:
                 self.on_step(Progress(epoch + 1, begun + step, self.total_steps, loss, rate * images))
 
@@ -362,7 +362,8 @@ class Trainer:
         if self.step != self.saved.step:
             self._save()
         if not self.requests:
-            raise Solved(f"{self.solved.describe(self.step)}; or run the same command again to continue nevertheless")
+            found = self.solved.describe(self.step, self.split.train)
+            raise Solved(f"{found}; or run the same command again to continue nevertheless")
         number = self.requests[0]
         raise Stopped(
             f"stopped by signal {number} after step {self.step}; run the same command again to resume", number

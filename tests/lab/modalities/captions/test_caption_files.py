@@ -191,6 +191,13 @@ def test_columns_are_chosen_by_name_or_number(tmp_path: Path) -> None:
     assert "--columns picture words" in message
 
 
+def test_a_table_with_the_wrong_separator_is_explained(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {"captions.tsv": "image,caption\na.jpg,a dog\n"})
+    assert "has one column, expected one of images and one of captions; in a .tsv file a tab separates them" in refusal(
+        folder
+    )
+
+
 def test_what_is_left_out_is_counted_and_named(tmp_path: Path) -> None:
     rows = [("a.jpg", "one"), ("a.jpg", "one"), ("b.jpg", "x" * 10_000), ("gone.jpg", "two"), ("a.jpg", "  "), ("", "")]
     rows += [(f"{name}.jpg", "three") for name in "defg"]

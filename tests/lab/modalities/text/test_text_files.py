@@ -121,9 +121,51 @@ def test_empty_lines_at_the_end_are_no_rows(tmp_path: Path) -> None:
     ],
 )
 def test_columns_are_chosen_by_usual_names(tmp_path: Path, header: str, order: str) -> None:
-    path = written(tmp_path, "a.tsv", f"{header}\n{header.upper()}\n")
+    path = written(tmp_path, "a.tsv", f"{header}\n" + "\t".join(f"the {name}" for name in header.split("\t")) + "\n")
     assert open_texts(path).columns == tuple(order.split())
-    assert rows(path) == [tuple(order.upper().split())]
+    assert rows(path) == [tuple(f"the {name}" for name in order.split())]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "question\tanswer",
+        "query\tdocument",
+        "anchor\tpositive",
+        "sentence1\tsentence2",
+        "premise\thypothesis",
+        "source\ttarget",
+        "src\ttgt",
+        "Query\tPassage",
+    ],
+)
+def test_a_header_with_usual_names_is_no_row(tmp_path: Path, header: str) -> None:
+    assert rows(written(tmp_path, "a.tsv", f"{header}\nA man runs.\tSomebody moves.\n")) == [
+        ("A man runs.", "Somebody moves.")
+    ]
+    assert rows(written(tmp_path, "b.tsv", f"{header}\ncar\tautomobile\n")) == [("car", "automobile")]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Question\tWhat is it?\nHello\tHow are you?\n",
+        "text\ta written message\nboat\ta small ship\n",
+        "what is a query\ttext\nwhat is rain\twater\n",
+        "document\tpaper\ncar\tautomobile\n",  # synonyms
+        "text1\ttext2\ntext3\ttext4\n",
+        "answer\tresponse\nquestion\tquery\n",
+    ],
+)
+def test_a_first_row_of_texts_is_no_header(tmp_path: Path, content: str) -> None:
+    expected = [tuple(line.split("\t")) for line in content.splitlines()]
+    assert rows(written(tmp_path, "a.tsv", content)) == expected
+
+
+def test_a_header_with_one_usual_name(tmp_path: Path) -> None:
+    """The text below it shows that it is a header; a column of numbers does too, since texts may be single words."""
+    assert rows(written(tmp_path, "a.tsv", "label\ttext\nsport\tThe match is over.\n")) == [("The match is over.",)]
+    assert rows(written(tmp_path, "b.tsv", "id\ttext\n1\thello\n")) == [("hello",)]
 
 
 def test_columns_are_chosen_by_request(tmp_path: Path) -> None:

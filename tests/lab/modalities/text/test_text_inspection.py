@@ -69,10 +69,22 @@ def test_duplicates_and_leaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_columns_are_chosen_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "triplets.csv"
     file.write_text("id,negative,anchor,positive\n" + "".join(f"{n},no {n},a {n},p {n}\n" for n in range(8)))
-    assert check(file, capsys)[:3] == ["columns: anchor, positive, negative", "train: 6 triplets", "test:  2 triplets"]
+    lines = check(file, capsys)
+    assert lines[:3] == ["columns: anchor, positive, negative", "train: 6 triplets", "test:  2 triplets"]
+    assert f"columns of {file}: anchor, positive, negative; not read: id (--columns chooses others)" in lines
     lines = check(file, capsys, "--columns", "negative")
     assert lines[:2] == ["columns: negative", "train: 8 sentences"]
     assert lines[-1] == f"train with: contrapose train --data {file} --columns negative"
+
+
+def test_commas_in_a_tsv_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "pairs.tsv"
+    file.write_text("What is it?,A pen.\nWho is it?,You and me.\n")
+    lines = check(file, capsys)
+    assert (
+        f"{file} has no tab in its first line, so each line is one text; if commas separate columns, rename it to .csv"
+        in lines
+    )
 
 
 def test_data_that_cannot_be_used_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,3 +103,36 @@ def test_the_built_in_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "columns: anchor, positive"
     assert "pairs" in lines[2]
     assert lines[-1] == "train with: contrapose train --data pydoc"
+
+
+def test_contradictions_in_triplets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "triplets.tsv"
+    triplets = [f"anchor {n}\tpositive {n}\tnegative {n}" for n in range(20)]
+
+    def warnings(*rows: str) -> list[str]:
+        file.write_text("\n".join(["anchor\tpositive\tnegative", *triplets, *rows]) + "\n")
+        lines = check(file, capsys)
+        return [line for line in lines if line.startswith("warning") and "both train and test" not in line]
+
+    assert warnings() == []
+    own = "warning: triplets with a negative that equals their first or second text: "
+    assert warnings("a\tp\tp", "b\tq\tb") == [f"{own}2, for example in line 22"]
+    several = "warning: first texts with several second texts, which are negatives of each other in a batch: 1"
+    assert warnings("anchor 3\tother\tnegative") == [f"{several}, for example in lines 5 and 22"]
+    assert warnings("anchor 3\tother\tpositive 3") == [
+        f"{several}, for example in lines 5 and 22",
+        "warning: negatives that are the second text of the same first text in another row: 1, for example in lines 5 and 22",
+    ]
+    assert warnings("anchor 3\tpositive 3\tanother negative") == []  # several negatives of a pair
+
+
+def test_the_same_pair_with_another_negative_is_a_leak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "triplets.tsv"
+    triplets = [f"anchor {n}\tpositive {n}\tnegative {n}" for n in range(20)]
+    file.write_text("\n".join(triplets) + "\n")
+    held_out = held_out_rows(open_data(DataSettings(data=str(file))), 20, 0.2).tolist()
+    trained = next(n for n in range(20) if n not in held_out)
+    triplets[held_out[0]] = f"anchor {trained}\tpositive {trained}\tanother negative"
+    file.write_text("\n".join(triplets) + "\n")
+    leak = "warning: first two texts of triplets that are in both train and test, so that scores will be too high: 1"
+    assert leak in check(file, capsys)

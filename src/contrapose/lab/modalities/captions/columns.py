@@ -58,6 +58,11 @@ def choose_caption_columns(
     """
     if requested:
         return _requested(names, requested, file)
+    if len(names) == 1:
+        raise ValueError(
+            f"data: {file} has one column, expected one of images and one of captions; in a .tsv file a tab separates them, in a "
+            ".csv file a comma"
+        )
     choose_columns(names, (), file=file)  # no name may occur twice
     if first:
         image, caption = _image_cell(first), _caption_cell(first)

@@ -133,6 +133,11 @@ class ImageModality(Modality[Views]):
             raise ValueError(f"queries: {text} is not a file; give the path of an image")
         return path
 
+    def find_sample(self, sample: Path, source: Source) -> list[int]:
+        """Return the index of an image file in a data set of files."""
+        files = ((number, path) for number, path in enumerate(source.paths) if isinstance(path, Path))
+        return [number for number, path in files if path.name == sample.name and path.samefile(sample)]
+
     def preview(self, sample: Path) -> Preview:
         """Return an image file as a small JPEG file."""
         return Preview(thumbnail(sample))

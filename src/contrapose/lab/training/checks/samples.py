@@ -14,7 +14,7 @@ from contrapose.lab.training.run import Run
 def check_samples(run: Run, split: Split) -> None:
     """Raise ValueError if batches, neighbours or negatives need more samples than the data has, or if labels are missing."""
     size, noun = len(split.train), run.kind.sample_noun(split.train)
-    _check_batch(run, size, noun)
+    _check_batch(run, size, noun, held_out=split.test is not None)
     if run.needs_labels and split.train.labels is None:
         raise ValueError(f"loss: {run.loss} needs labels, but the training {noun} in {run.data} have none")
     if split.probe is not None and run.knn > len(split.probe):
@@ -37,13 +37,14 @@ def check_samples(run: Run, split: Split) -> None:
         check_hardest(run, size - 1)
 
 
-def _check_batch(run: Run, size: int, noun: str) -> None:
+def _check_batch(run: Run, size: int, noun: str, *, held_out: bool) -> None:
     step = run.batch * run.accumulate
     if step > size:
         fits = 2 ** int(math.log2(max(2, size // run.accumulate)))
-        raise ValueError(
-            f"batch: a step needs {step} {noun}, but the data set has only {size} (--batch {fits} would do)"
-        )
+        advice = f"--batch {fits} would do"
+        if size < 2:
+            advice = "a batch has at least 2: add more" + (", or hold out none with --hold-out 0" if held_out else "")
+        raise ValueError(f"batch: a step needs {step} {noun}, but the data set has only {size} ({advice})")
     if step * run.epoch_slices > size:
         raise ValueError(
             f"epoch_slices: {run.epoch_slices} slices of {size} {noun} are too small for a step of {step} "

@@ -39,7 +39,7 @@ def test_scores_follow_the_formula() -> None:
         sum(weights(a, texts)[word] * weights(b, texts).get(word, 0.0) for word in weights(a, texts)) for a, b in TEXTS
     ]
     scores = torch.tensor([pair.score for pair in pairs()])
-    assert tfidf_sts(pairs()) == {"tfidf_stsb": pytest.approx(100 * spearman(torch.tensor(expected), scores))}
+    assert tfidf_sts(pairs()) == {"stsb": pytest.approx(100 * spearman(torch.tensor(expected), scores))}
 
 
 class Words:
@@ -63,8 +63,8 @@ def test_tokens_are_weighed_like_words() -> None:
 def test_each_task_is_scored_by_its_own_words() -> None:
     both = [*pairs(), *pairs("STS12", "dev"), *pairs("SICKR", "train")]
     scores = tfidf_sts(both)
-    assert scores.keys() == {"tfidf_stsb", "tfidf_sts12_dev"}
-    assert scores["tfidf_stsb"] == tfidf_sts(pairs())["tfidf_stsb"]
+    assert scores.keys() == {"stsb", "sts12_dev"}
+    assert scores["stsb"] == tfidf_sts(pairs())["stsb"]
 
 
 def test_pairs_without_words_or_differences_have_no_score() -> None:

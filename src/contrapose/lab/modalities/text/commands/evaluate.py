@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,21 +14,30 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from contrapose.lab.evaluation.feature_scores import no_gain_sentence
 from contrapose.lab.modalities.modality import CommonOptions
 from contrapose.lab.modalities.text.evaluation import (
     SentencePair,
     TransferText,
+    correlations,
+    cosine_of,
     embed_once,
-    evaluate_sts,
+    embed_pairs,
     evaluate_transfer,
+    jackknife_margin,
     read_sts,
     read_transfer,
-    tfidf_sts,
+    rows_of_score,
+    score_embeddings,
+    tfidf_cosine,
 )
 from contrapose.lab.modalities.text.pretrained import load_sentence_encoder
 from contrapose.lab.training import Model
+from contrapose.lab.training.initial_model import initial_name, start_without_data
+from contrapose.lab.training.score_baselines import Baselines, flatten
 from contrapose.validate import check_count
 
+Encode = Callable[[Sequence[str]], Tensor]  # returns the embeddings (n, d) of n texts
 _STS = (
     "STS: 100 × Spearman's correlation of cosine similarity, all subsets of a task ranked together (SentEval's \"all\")"
 )
@@ -76,7 +86,9 @@ class SentenceOptions:
         """Return a run's scores, and print them as tables on stderr; None if no file of tasks is given."""
         if not self.name_tasks:
             return None
-        return self.read().score(partial(embed_once, model.tower), model.device)
+        start = _start(model) if common.baselines and self.sts else {}
+        encode = partial(embed_once, model.tower)
+        return self.read().score(encode, model.device, start=start, baselines=common.baselines)
 
     @property
     def name_tasks(self) -> bool:
@@ -102,12 +114,24 @@ class SentenceTasks:
     texts: list[TransferText]
     seed: int
 
-    def score(self, encode: Callable[[Sequence[str]], Tensor], device: torch.device) -> dict[str, float]:
-        """Return a text encoder's scores, and print them as tables on stderr; classifiers run on `device`."""
+    def score(
+        self,
+        encode: Encode,
+        device: torch.device,
+        *,
+        start: Mapping[str, Encode] | None = None,
+        baselines: bool = True,
+    ) -> dict[str, float]:
+        """Return a text encoder's scores, and print them as tables on stderr.
+
+        device      device on which classifiers run
+        start       a run's encoder before training, by its name in tables, empty if it is unknown; None for other encoders, of
+                    which nothing is said about a gain
+        baselines   whether to score tf-idf
+        """
         scores: dict[str, float] = {}
         if self.pairs:
-            baseline = tfidf_sts(self.pairs)
-            scores |= _show(evaluate_sts(encode, self.pairs), _STS, _TFIDF, _GEOMETRY, baseline=baseline) | baseline
+            scores |= self._score_pairs(encode, start, tfidf=baselines)
         if self.texts:
             empty = sum(not text.text.strip() for text in self.texts)
             if empty:
@@ -115,23 +139,72 @@ class SentenceTasks:
             scores |= _show(evaluate_transfer(encode, self.texts, device=device, seed=self.seed), _TRANSFER)
         return scores
 
+    def _score_pairs(self, encode: Encode, start: Mapping[str, Encode] | None, *, tfidf: bool) -> dict[str, float]:
+        """Return the scores on the pairs beside their baselines; print to stderr if training has gained nothing."""
+        pairs = [pair for pair in self.pairs if pair.task]
+        embeddings = embed_pairs(encode, pairs)
+        own, cosine = score_embeddings(pairs, *embeddings), cosine_of(*embeddings)
+        others: dict[str, Tensor] = {}
+        if tfidf:
+            with suppress(ValueError):  # texts without words: the encoder's own scores still count
+                others["tf-idf"] = tfidf_cosine(pairs)
+        for name, encode_before in (start or {}).items():
+            others[name] = cosine_of(*embed_pairs(encode_before, pairs))
+        baselines: Baselines = {}
+        for name, other in others.items():
+            with suppress(ValueError):  # all pairs are equally similar
+                baselines[name] = correlations(pairs, other)
+        notes = [_TFIDF] if "tf-idf" in baselines else []
+        _show(own, _STS, *notes, _GEOMETRY, baselines=baselines)
+        for name in baselines if start is not None else ():
+            for line in _no_gain(pairs, cosine, others[name], name):
+                print(line, file=sys.stderr)
+        return own | flatten(baselines)
+
+
+def _start(model: Model) -> dict[str, Encode]:
+    """Return a run's encoder before training, by its name in tables; empty if its weights no longer exist."""
+    name = initial_name(model)
+    try:
+        return {name: partial(embed_once, start_without_data(model).tower)}
+    except (ValueError, FileNotFoundError) as error:
+        print(f"baselines: {name} is not measured: {error}", file=sys.stderr)
+        return {}
+
+
+def _no_gain(pairs: Sequence[SentencePair], cosine: Tensor, baseline: Tensor, name: str) -> Iterator[str]:
+    """Yield a sentence if the mean over tasks, or else the first task, does not exceed a baseline beyond its uncertainty."""
+    scores, others = correlations(pairs, cosine), correlations(pairs, baseline)
+    score = "sts_mean" if "sts_mean" in scores else next(iter(scores))
+    try:
+        margin = jackknife_margin(pairs, cosine, baseline, score)
+    except ValueError:  # too few pairs for a correlation without some of them
+        return
+    if scores[score] - others[score] <= margin:
+        values = f"{score} is {scores[score]:.1f}, against {others[score]:.1f}"
+        count = len(rows_of_score(pairs, score))
+        yield no_gain_sentence(name, values, margin=margin, count=count, noun="pairs")
+
 
 def _show(
-    scores: dict[str, float], title: str, *notes: str, baseline: Mapping[str, float] = MappingProxyType({})
+    scores: dict[str, float],
+    title: str,
+    *notes: str,
+    baselines: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> dict[str, float]:
-    """Print a table of scores to stderr, since stdout may be read by other programs; return the scores.
+    """Print a table of scores, each beside its baselines, to stderr, since stdout may be read by other programs; return them.
 
-    baseline   scores of tf-idf, shown beside those whose names follow the prefix `tfidf_`
+    baselines   scores by the name of the baseline and the name of the score
     """
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("", "score", *(["tf-idf"] if baseline else []), box=None)
+    table = Table("", "score", *baselines, box=None)
     for column in table.columns[1:]:
         column.justify = "right"
     for name, score in scores.items():
-        known = baseline.get(f"tfidf_{name}")
-        table.add_row(name, _format(score), *([] if known is None else [_format(known)]))
+        others = (own.get(name) for own in baselines.values())
+        table.add_row(name, _format(score), *("" if other is None else _format(other) for other in others))
     # Notes are printed separately: as the table's title, they would be wrapped to its width.
     Console(file=sys.stderr, highlight=False).print(title, table, *notes, "", sep="\n")
     return scores

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contrapose.lab.modalities.evaluations import SampleEmbedder
 from contrapose.lab.modalities.text.evaluation.sts import SentencePair, evaluate_sts, read_sts
-from contrapose.lab.modalities.text.evaluation.tfidf import PREFIX, tfidf_sts
+from contrapose.lab.modalities.text.evaluation.tfidf import tfidf_sts
 
 
 class RecordedSTS:
@@ -37,8 +37,7 @@ class RecordedSTS:
 
     def baseline(self, argument: str) -> dict[str, float]:
         """Return the correlation of tf-idf for each task."""
-        pairs = _dev_pairs(argument, Path(argument).stat().st_mtime)
-        return {name.removeprefix(PREFIX): score for name, score in tfidf_sts(pairs).items()}
+        return tfidf_sts(_dev_pairs(argument, Path(argument).stat().st_mtime))
 
 
 @lru_cache(maxsize=1)

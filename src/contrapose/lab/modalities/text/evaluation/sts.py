@@ -77,16 +77,30 @@ def evaluate_sts(encode: Callable[[Sequence[str]], Tensor], pairs: Iterable[Sent
     sts_mean is the mean over the seven `STS_TASKS`; it is missing if one of these tasks is missing.
     """
     scored = [pair for pair in pairs if pair.task]
-    first, second = (
-        unit(encode([text for pair in scored for text in (pair.first, pair.second)])).unflatten(0, (-1, 2)).unbind(1)
-    )
-    scores = correlations(scored, (first.double() * second.double()).sum(1))
-    rows_of, gold = scored_tasks(scored), torch.tensor([pair.score for pair in scored], dtype=torch.float64)
+    return score_embeddings(scored, *embed_pairs(encode, scored))
+
+
+def score_embeddings(pairs: Sequence[SentencePair], first: Tensor, second: Tensor) -> dict[str, float]:
+    """Return the scores of `evaluate_sts` for the output of `embed_pairs`."""
+    scores = correlations(pairs, cosine_of(first, second))
+    rows_of, gold = scored_tasks(pairs), torch.tensor([pair.score for pair in pairs], dtype=torch.float64)
     for task in ("stsb", "stsb_dev"):
         if rows := rows_of.get(task):
             geometry = pair_geometry(first[rows], second[rows], gold[rows])
             scores |= {f"{task}_{name}": value for name, value in geometry.items()}
     return scores
+
+
+def embed_pairs(encode: Callable[[Sequence[str]], Tensor], pairs: Sequence[SentencePair]) -> tuple[Tensor, Tensor]:
+    """Return unit vectors of the pairs' first and second sentences, each (n, d)."""
+    z = unit(encode([text for pair in pairs for text in (pair.first, pair.second)]))
+    first, second = z.unflatten(0, (-1, 2)).unbind(1)
+    return first, second
+
+
+def cosine_of(first: Tensor, second: Tensor) -> Tensor:
+    """Return the cosine similarities (n,) of unit vectors, in float64: rounding would make ranks equal."""
+    return (first.double() * second.double()).sum(1)
 
 
 def scored_tasks(pairs: Sequence[SentencePair]) -> dict[str, list[int]]:

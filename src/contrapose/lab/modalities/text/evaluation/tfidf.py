@@ -11,29 +11,33 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from contrapose.extras import TEXT_PACKAGES, needs_extra
 from contrapose.lab.modalities.text.evaluation.sts import SentencePair, correlations, scored_tasks
 
-PREFIX = "tfidf_"  # of the scores' names
-
 
 def tfidf_sts(pairs: Iterable[SentencePair]) -> dict[str, float]:
-    """Return 100 · Spearman's correlation of tf-idf for each task, as `tfidf_TASK`, and the mean over the seven tasks.
+    """Return 100 · Spearman's correlation of tf-idf for each task, and the mean over the seven tasks.
 
     The result is empty if a task's texts have no words, or if all of its pairs are equally similar.
 
     pairs   as for `evaluate_sts`
     """
     scored = [pair for pair in pairs if pair.task]
-    cosine = torch.zeros(len(scored), dtype=torch.float64)
     try:
-        for rows in scored_tasks(scored).values():
-            first, second = _vectors([scored[row].first for row in rows], [scored[row].second for row in rows])
-            cosine[rows] = torch.from_numpy(np.asarray(first.multiply(second).sum(1)).ravel())
-        return {f"{PREFIX}{name}": score for name, score in correlations(scored, cosine).items()}
+        return correlations(scored, tfidf_cosine(scored))
     except ValueError:  # the encoder's own scores still count
         return {}
+
+
+def tfidf_cosine(pairs: Sequence[SentencePair]) -> Tensor:
+    """Return the cosine similarities (n,) of the pairs' tf-idf; raise ValueError if the texts of a task have no words."""
+    cosine = torch.zeros(len(pairs), dtype=torch.float64)
+    for rows in scored_tasks(pairs).values():
+        first, second = _vectors([pairs[row].first for row in rows], [pairs[row].second for row in rows])
+        cosine[rows] = torch.from_numpy(np.asarray(first.multiply(second).sum(1)).ravel())
+    return cosine
 
 
 def _vectors(*columns: Sequence[str]) -> list[Any]:
