@@ -304,8 +304,6 @@ class Modality(ABC, Generic[V]):
     """Measures in `Run.extra_metrics` that only this modality offers, keyed by name."""
     downstream: ClassVar[Mapping[str, DownstreamEvaluation]] = MappingProxyType({})
     """Evaluations of a trained run on other data that only this modality offers, keyed by name."""
-    main_scores: ClassVar[Mapping[str, str]] = MappingProxyType({"knn_top1": "kNN"})
-    """The scores that represent a run on such data, in order of preference, and their names in tables."""
     unscored: ClassVar[str] = "has no labelled training and test samples to score with"
     """Why data has no score, and what to do about it, as the end of a sentence that starts with the data's name."""
 

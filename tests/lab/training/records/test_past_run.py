@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from contrapose.lab.modalities import MODALITIES
-from contrapose.lab.modalities.text.modality import TextModality
 from contrapose.lab.training.locks import is_locked, lock_directory
 from contrapose.lab.training.records import files
 from contrapose.lab.training.records.files import read_last_records, read_records
@@ -139,14 +136,3 @@ def test_the_main_score() -> None:
     captions = {"image_to_text_recall_1": 1.0, "text_to_image_recall_1": 2.0}
     assert main_score(scores_in(captions)) == ("text_to_image_recall_1", "text-to-image recall@1", 2.0)
     assert main_score({}) is None
-
-
-class Sounds(TextModality):
-    """A further kind of data, with a score of its own."""
-
-    main_scores = MappingProxyType({"tones_top1": "tones"})
-
-
-def test_a_further_modality_brings_its_main_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MODALITIES, "sounds", Sounds())
-    assert main_score({"other": 1.0, "tones_top1": 2.0}) == ("tones_top1", "tones", 2.0)

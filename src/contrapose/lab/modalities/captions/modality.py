@@ -52,7 +52,6 @@ class CaptionModality(Modality[CaptionViews]):
     prefix = "clip:"
     evaluation_options = "contrapose.lab.modalities.captions.commands.evaluate:ImageTextOptions"
     joint_evaluation = CaptionEvaluation()
-    main_scores = MappingProxyType({CaptionEvaluation.score: "text-to-image recall@1"})
     downstream = MappingProxyType({"zero_shot": zero_shot})
 
     def recognises(self, data: str) -> bool:

@@ -43,7 +43,6 @@ class TextModality(Modality[TextViews]):
     settings = TEXT_SETTINGS
     chosen_with_views = ("size", "view_count")  # with one view per column, view_count is the number of columns
     catalogue_data = "simcse"
-    main_scores = MappingProxyType({"recall@1": "recall@1"})
     recorded = MappingProxyType({"sts": RecordedSTS()})
     downstream = MappingProxyType({"sts": sts, "senteval": senteval})
     needs_run_directory = True

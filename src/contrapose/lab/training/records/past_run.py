@@ -9,11 +9,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contrapose.lab.modalities import MODALITIES, modality
 from contrapose.lab.training.checkpoints.checkpoint import newest_first
 from contrapose.lab.training.locks import is_locked
 from contrapose.lab.training.records.files import read_last_records, read_object
 
+# The score that represents a run, in order of preference, and its name in tables. The table is here and not in the modalities,
+# because importing these imports torch, and a list of runs would take seconds.
+_MAIN_SCORES = {"knn_top1": "kNN", "recall@1": "recall@1", "text_to_image_recall_1": "text-to-image recall@1"}
 _LOOK_BACK = 100  # records in which the last score is looked for; evaluations are rarely further apart
 # The baselines that `compare` evaluates with some of its runs, by their names in evaluations.json, and their names in tables.
 _REFERENCES = {
@@ -180,7 +182,5 @@ def main_score(scores: Mapping[str, float]) -> Score | None:
     """Return the score that represents a run; None if there are no scores."""
     if not scores:
         return None
-    # Of all modalities, since records do not say which of them they are of, and score names do.
-    titles = {name: title for kind in map(modality, MODALITIES) for name, title in kind.main_scores.items()}
-    name = next((name for name in titles if name in scores), next(iter(scores)))
-    return Score(name, titles.get(name, name), scores[name])
+    name = next((name for name in _MAIN_SCORES if name in scores), next(iter(scores)))
+    return Score(name, _MAIN_SCORES.get(name, name), scores[name])
