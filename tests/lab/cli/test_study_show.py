@@ -47,8 +47,8 @@ def test_the_recorded_runs_of_a_clone_are_found(
     assert re.search(r"^  DySTreSS +85.68 +56.57$", text, re.M)
     assert "    8 runs on CIFAR-10, without CIFAR-100; precision fp32 → bf16\n" in text
     # The others were recorded with joint batch norm statistics.
-    assert "    2 of 8 runs: 33 min of training on one NVIDIA H200, all beside another run (recorded)\n" in text
-    assert "    2 of 16 runs: " in text
+    assert "    4 of 8 runs: 73 min of training on one NVIDIA H200, all beside another run (recorded)\n" in text
+    assert "    4 of 16 runs: " in text
     assert "10 runs: 19 min of training" in show(capsys, "behaviour/table1", tmp_path)
 
 
