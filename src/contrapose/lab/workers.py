@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,16 @@ from contextlib import contextmanager
 from contrapose.child_processes import STOP_SIGNALS, exit_with_parent
 
 TIMEOUT = 300.0  # seconds without a batch after which data-loading workers are considered dead
+
+
+def default_workers() -> int:
+    """Return one worker per core that this process may use, shared with the other processes of the run on this machine.
+
+    With a single core, a worker would only take time from training, so there is none.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    own = cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return own if own > 1 else 0
 
 
 def start_loading(worker: int) -> None:

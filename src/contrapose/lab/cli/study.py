@@ -28,6 +28,7 @@ from contrapose.lab.studies.scales import describe_changes
 from contrapose.lab.studies.shared_runs import share_runs
 from contrapose.lab.studies.task import Task
 from contrapose.lab.training.config_file import read_settings
+from contrapose.lab.training.run import AUTO
 from contrapose.validate import check_directory, check_known, nearest
 
 # What a path should point to; used in messages.
@@ -106,6 +107,9 @@ class _StudyOptions:
 
     def plans(self) -> list[Plan]:
         settings = read_settings(self.set) | ({"precision": self.precision} if self.precision else {})
+        for name, value in settings.items():
+            if AUTO.get(name) == value:
+                raise ValueError(f"{name}: a study needs a fixed value, got {value!r}, which means that it is chosen")
         plans = make_plans(self.names, self.scale, self.data, rows=self.rows, sets=self.sets, settings=settings)
         return share_runs(plans, self.seeds, self.runs_dir)
 

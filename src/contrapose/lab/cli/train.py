@@ -28,10 +28,9 @@ from contrapose.lab.training.run import AUTO
 from contrapose.lab.training.score_baselines import BASELINE_CHOICES, Baselines, describe_no_gain, score_baselines
 from contrapose.lab.training.sources import check_init
 from contrapose.lab.training.stops import ignore_closed_output
-from contrapose.lab.workers import TIMEOUT
+from contrapose.lab.workers import TIMEOUT, default_workers
 from contrapose.validate import check_count, check_directory, check_known, check_number
 
-_DEFAULT_WORKERS = 2
 # The options of `train` itself that a config file may set, with their types in the file.
 _IN_CONFIG = {
     "temperature": "str",
@@ -78,7 +77,8 @@ class Train(ConfigOption):
     data_root: Path | None = None
     """Directory of downloaded data sets; missing ones are downloaded to it. Default: data."""
     workers: int | None = None
-    """Number of processes that decode images, with --stream; default: 2. It affects the speed but not the results."""
+    """Number of processes that decode images, with --stream; default: one for each core that the run may use. It affects the
+    speed but not the results."""
     worker_timeout: float | None = None
     """Seconds to wait for a batch from the workers before training fails; default: 300. Increase it for very slow disks."""
     baselines: str = "auto"
@@ -156,7 +156,7 @@ class Train(ConfigOption):
 
     def _trainer_options(self) -> dict[str, Any]:
         """Return the options that `Trainer` takes; raise ValueError if they are out of range."""
-        workers = _DEFAULT_WORKERS if self.workers is None else self.workers
+        workers = default_workers() if self.workers is None else self.workers
         timeout = TIMEOUT if self.worker_timeout is None else self.worker_timeout
         check_count("workers", workers, least=0)
         check_number("worker_timeout", timeout, above=0)

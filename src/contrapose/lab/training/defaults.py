@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from contrapose.lab.training.precision import choose_precision
 from contrapose.lab.training.run import Run
 
 # Target number of optimiser steps, and limits on the number of epochs: fewer steps on a slow CPU, more epochs for small data.
@@ -18,7 +19,7 @@ _EPOCHS = {"cpu": (5, 60), "cuda": (20, 400)}
 # Learning rates at a batch of 256: SimSiam's for SGD, SimCLR's for LARS.
 _RATES = {"sgd": 0.05, "lars": 0.3, "lars-moco": 0.3, "adam": 1e-3, "adamw": 1e-3}
 _SMALL = 500_000  # with fewer parameters than this, Adam tolerates a learning rate six times as high
-_ORDER = ("encoder", "text_encoder", "size", "views", "view_count", "batch", "epochs", "lr")  # in messages
+_ORDER = ("encoder", "text_encoder", "size", "views", "view_count", "batch", "epochs", "lr", "precision")  # in messages
 
 
 def resolve(
@@ -43,10 +44,12 @@ def resolve(
             chosen = {name: getattr(stored, name) for name in _names(run)}
             reason = f"as stored in {folder}"
         else:
-            chosen, data = _choose(run, device, world_size)
-            reason = f"chosen for {data} on a {'CPU' if device.type == 'cpu' else 'GPU'}"
+            chosen, reason = _choose(run, device, world_size)
         run = replace(run, **chosen)
-        log(f"{_describe(run, chosen)}: {reason}; each can be set (contrapose train --help-all)")
+        if device.type == "cpu" and run.precision == "fp32":  # the rule on a CPU, so it is not mentioned
+            chosen.pop("precision", None)
+        if chosen:
+            log(f"{_describe(run, chosen)}: {reason}; each can be set (contrapose train --help-all)")
     _check_schedule(run)
     parameter_count(run)  # raises ValueError if the encoder cannot take views of this size
     return run
@@ -93,11 +96,14 @@ def _stored_run(run: Run, folder: Path | None) -> Run | None:
 
 
 def _choose(run: Run, device: torch.device, world_size: int) -> tuple[dict[str, Any], str]:
-    """Return values for the open settings, and a description of the data for which they were chosen."""
-    names = _names(run)
+    """Return values for the open settings, and what they were chosen for."""
+    names, on_device = _names(run), f"on a {'CPU' if device.type == 'cpu' else 'GPU'}"
+    precision = {"precision": choose_precision(device)} if "precision" in names else {}
+    if names == [*precision]:  # the data need not be read
+        return precision, f"chosen for training {on_device}"
     given = ("views", "size", "encoder", "text_encoder", "batch", "view_count", "accumulate")
     suggestion = run.kind.suggest(run, {name: getattr(run, name) for name in given if name not in names}, device)
-    chosen = {name: suggestion.settings[name] for name in names if name in suggestion.settings}
+    chosen = precision | {name: suggestion.settings[name] for name in names if name in suggestion.settings}
     if "batch" in chosen and chosen["batch"] > world_size:
         chosen["batch"] -= chosen["batch"] % world_size  # the processes share a batch equally
     run = replace(run, **chosen)
@@ -105,7 +111,7 @@ def _choose(run: Run, device: torch.device, world_size: int) -> tuple[dict[str, 
         chosen["epochs"] = _epochs(suggestion.samples // (run.batch * run.accumulate * run.epoch_slices), device)
     if "lr" in names and "lr" not in chosen:
         chosen["lr"] = _learning_rate(run)
-    return chosen, suggestion.description
+    return chosen, f"chosen for {suggestion.description} {on_device}"
 
 
 def _epochs(steps_per_epoch: int, device: torch.device) -> int:

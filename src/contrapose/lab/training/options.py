@@ -9,7 +9,7 @@ from contrapose.lab.modalities import MODALITIES, modality, recognise
 from contrapose.lab.settings import Settings
 from contrapose.lab.training.method_settings import describe_settings, settings_for_loss
 from contrapose.lab.training.presets import PRESETS
-from contrapose.lab.training.run import Run
+from contrapose.lab.training.run import AUTO, Run
 from contrapose.losses.parse import with_temperature
 from contrapose.validate import check_known
 
@@ -53,7 +53,9 @@ def make_run(
     is_open = kind in MODALITIES and "modality" not in base
     for_data: Settings = {"modality": kind, **modality(kind).settings} if is_open else {}
     framework = str({**for_data, **for_loss, **chosen}.get("framework", Run.framework))
-    settings = {**for_data, **for_loss, **used_settings(base, framework), **requested}
+    # A preset without a precision has its authors' fp32, which is also the default of `Run`.
+    open_settings: Settings = {} if preset else {"precision": AUTO["precision"]}
+    settings = {**open_settings, **for_data, **for_loss, **used_settings(base, framework), **requested}
     if temperature:
         # Only a temperature that the user wrote into the loss as well is a contradiction.
         settings["loss"] = with_temperature(

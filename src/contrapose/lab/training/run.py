@@ -45,11 +45,11 @@ ADDED: dict[str, Any] = {
     "grad_clip_each": False,
 }
 # Settings with these values are chosen for the data and the device (training/defaults.py) before the run is named.
-AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
+AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0, "precision": "auto"}
 # Fixed choices for the built-in data, so that runs on it keep their names.
 _BUILT_IN: Mapping[str, Mapping[str, Any]] = {
-    "digits": {"views": "digits", "encoder": "tiny", "epochs": 16, "batch": 128, "lr": 0.004},
-    "digits16": {"views": "digits16", "encoder": "tiny", "epochs": 30, "batch": 64, "lr": 0.004},
+    "digits": {"views": "digits", "encoder": "tiny", "epochs": 16, "batch": 128, "lr": 0.004, "precision": "fp32"},
+    "digits16": {"views": "digits16", "encoder": "tiny", "epochs": 30, "batch": 64, "lr": 0.004, "precision": "fp32"},
 }
 _LONGEST_NAME = 249  # bytes: file systems allow 255, and the lock of a run is called .NAME.lock
 
@@ -121,9 +121,9 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     """With --accumulate: contrast all images in a step with each other, as in one large batch, with the memory of a small batch
     (GradCache). Otherwise each batch is contrasted separately. GradCache encodes every image twice, and batch norms still use
     the statistics of the small batches."""
-    precision: str = setting("fp32", Rule(choices=("fp32", "bf16", "fp16")))
-    """fp32, bf16 or fp16 autocast in the encoder. Losses are computed in fp32; on a GPU the similarities of bf16 embeddings
-    are bf16 products, summed in fp32."""
+    precision: str = setting("fp32", Rule(choices=("auto", "fp32", "bf16", "fp16")))
+    """fp32, bf16 or fp16 autocast in the encoder; auto, the default without a preset: bf16 if the GPU has it, else fp32. Losses
+    are computed in fp32; on a GPU the similarities of bf16 embeddings are bf16 products, summed in fp32."""
     grad_clip: float = setting(0.0, Rule(recorded_as="clip"))
     """Clip the gradient to this norm; 0: no clipping."""
     grad_clip_each: bool = False

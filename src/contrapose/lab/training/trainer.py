@@ -29,7 +29,7 @@ from contrapose.lab.training.epoch_evaluation import EpochEvaluation
 from contrapose.lab.training.graphed import COMPILED_STEPS, GraphedSteps, graph_obstacle
 from contrapose.lab.training.model import Model, model_of
 from contrapose.lab.training.optimisers import optimiser
-from contrapose.lab.training.precision import check_bf16
+from contrapose.lab.training.precision import log_slow_precision
 from contrapose.lab.training.processes import any_requested, distributed, join_process_group
 from contrapose.lab.training.records.files import (
     append,
@@ -93,7 +93,7 @@ class Trainer:
         self.data_path = requested.data  # run.json keeps the path with which the run was started
         self._continue_run()
         self.threads = choose_threads(self.folder, self.run.threads, self.world_size)
-        check_bf16(self.device, self.run.precision, self.log)
+        log_slow_precision(self.device, self.run.precision, self.log)
         # A resumed run keeps its tokenizer, because its weights belong to the tokens of that tokenizer.
         self.split = prepare(requested, self.data_root, folder=self.folder if self.recorded is not None else None)
         if requested.data != self.run.data:
