@@ -96,6 +96,11 @@ COMMANDS = {
         "Read a data set of images, texts or images with captions, and show what training would use: splits, classes, sizes, "
         "lengths, duplicates, files or lines that cannot be read, and anything that looks wrong.",
     ),
+    "data pack": Command(
+        "cli.data",
+        "DataPack",
+        "Copy a folder of images to one file, decoded and resized once, from which training reads faster.",
+    ),
     "study list": Command("cli.study", "StudyList", "List every table and figure in the four papers."),
     "study show": Command(
         "cli.study_show",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contrapose.lab.modalities.images.decoding import ImagePath
 from contrapose.lab.modalities.images.file_list import FileList
-from contrapose.lab.modalities.source import ViewMaker
+from contrapose.lab.modalities.source import Reader, ViewMaker
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Images:
         """Return the images themselves, which are in memory already."""
         return self
 
-    def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> ResidentImages:
+    def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> Reader:
         """Move the images to the device and return their reader."""
         # All images are moved at once: every epoch reads every image, and copying batches would cost a transfer per step.
         return ResidentImages(self.pixels.to(device), views)

@@ -15,6 +15,7 @@ from contrapose.lab.modalities.images.file_sets import FILE_SETS, load_file_set
 from contrapose.lab.modalities.images.imagenet100 import IMAGENET100
 from contrapose.lab.modalities.images.images import Images, channels_first
 from contrapose.lab.modalities.images.layout import split_folder
+from contrapose.lab.modalities.images.packed import ENDING, read_packed
 from contrapose.lab.modalities.images.sampling import sample
 from contrapose.lab.modalities.modality import DataSettings
 from contrapose.lab.modalities.source import Split
@@ -47,7 +48,7 @@ def load(
     classes: str = "",
     hold_out: float = DataSettings.hold_out,
 ) -> Split:
-    """Load a data set by name (downloaded to `root` if needed) or from an .npz file, or list the images in a folder.
+    """Load a data set by name (downloaded to `root` if needed), an .npz file or a packed copy, or list the images in a folder.
 
     `classes` names the class folders to keep: "imagenet100", or a text file with one name per line. `limit` is the size of a
     stratified sample to train on; 0 keeps all images. `hold_out` is the share of each class that is held out if a folder has
@@ -66,6 +67,8 @@ def load(
         split = _torchvision(name, root or Path("data"), hold_out=hold_out)
     elif name.endswith(".npz") and not Path(name).is_dir():
         split = read_archive(Path(name))
+    elif name.endswith(ENDING) and not Path(name).is_dir():
+        split = read_packed(Path(name))
     else:
         split = split_folder(Path(name), only, hold_out=hold_out)
     if not limit:

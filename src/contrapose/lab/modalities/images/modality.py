@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from contrapose.lab.modalities.images.inputs import InputDescription, decode
 from contrapose.lab.modalities.images.inspection import describe_files
 from contrapose.lab.modalities.images.layout import NO_SCORE
 from contrapose.lab.modalities.images.load import NAMED, can_stream, check_name, class_list, list_named, load
+from contrapose.lab.modalities.images.packed import check_packed_path, pack
 from contrapose.lab.modalities.images.previews import image_collection, previews, thumbnail
 from contrapose.lab.modalities.images.sheet import contact_sheet, thumbnails
 from contrapose.lab.modalities.images.stream import Files, with_limit, without_broken
@@ -146,6 +148,20 @@ class ImageModality(Modality[Views]):
         """Decode all files once, and leave out those that cannot be read."""
         readable = without_broken(Split(source, None, None), views.recipes[0])
         return readable.train, readable.notes
+
+    def pack(self, settings: DataSettings, out: Path, *, views: str, size: int, device: torch.device) -> Iterator[str]:
+        """Write all images of a folder as squares for these views to one file; `views` may be auto, as in `train`."""
+        if not Path(settings.data).is_dir():
+            raise ValueError(f"path: expected a folder of images, but {settings.data} is not a folder")
+        check_packed_path(out)
+        if views == "auto":
+            chosen = suggest(settings, {"size": size} if size else {}, device).settings
+            views, size = chosen["views"], size or chosen["size"]
+        split = pack(settings, Views.named(views, size=size), out)
+        yield from split.notes
+        count = len(split.train) + (0 if split.test is None else len(split.test))
+        yield f"{count:,} images in {out}, {out.stat().st_size / 1e6:,.1f} MB"
+        yield f"train with: {shlex.join(['contrapose', 'train', '--data', str(out), '--views', views, '--size', str(size)])}"
 
     def can_stream(self, name: str) -> bool:
         """Return whether the images are files, in a folder or in a torchvision data set."""

@@ -19,6 +19,7 @@ from contrapose.lab.modalities.images.encoders import encoder
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.layout import split_folder
 from contrapose.lab.modalities.images.load import class_list, load
+from contrapose.lab.modalities.images.packed import ENDING, packed_facts
 from contrapose.lab.modalities.images.views import Views
 from contrapose.lab.modalities.modality import DataSettings, Suggestion
 
@@ -40,6 +41,7 @@ class ImageFacts:
 
     images: int
     side: int
+    view_size: int = 0  # the size of the views for which a packed copy was made
 
 
 def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
@@ -61,7 +63,7 @@ def suggest_for(
     gpu, picked = device.type != "cpu", dict(chosen)
     # The order matters, since each setting depends on the settings before it.
     if "views" not in picked:
-        picked.setdefault("size", _OWN_SIZES.get(picked.get("encoder", "")) or _size(facts, gpu))
+        picked.setdefault("size", facts.view_size or _OWN_SIZES.get(picked.get("encoder", "")) or _size(facts, gpu))
         picked["views"] = _views(picked["size"])
     size = picked.get("size") or Views.named(picked["views"]).recipes[0].size
     picked.setdefault("encoder", _encoder(facts, size, gpu))
@@ -71,15 +73,18 @@ def suggest_for(
 
 def _look(settings: DataSettings) -> ImageFacts:
     """Return the number and size of a run's training images, reading only headers."""
-    path = Path(settings.data)
+    path, view_size = Path(settings.data), 0
     if settings.data in _KNOWN:
         side, images = _KNOWN[settings.data]
     elif path.suffix == ".npz":
         side, images = _npz_shape(path)
+    elif path.suffix == ENDING:
+        images, view_size = packed_facts(path)
+        side = view_size
     else:
         files = split_folder(path, class_list(settings.classes), hold_out=settings.hold_out).train
         side, images = median_side(files.paths), len(files)
-    return ImageFacts(min(images, settings.limit or images), side)
+    return ImageFacts(min(images, settings.limit or images), side, view_size)
 
 
 def _npz_shape(path: Path) -> tuple[int, int]:

@@ -1,0 +1,216 @@
+"""A packed copy of a folder of images: all images as squares of one size, in one .safetensors file that is memory-mapped.
+
+The squares are those that training keeps in memory without --stream, so that a packed copy gives the same pixels, and a run on
+it the same weights. They are read from disk when they are needed, without decoding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.modalities.images.file_list import FileList
+from contrapose.lab.modalities.images.images import Images, ResidentImages, fingerprint
+from contrapose.lab.modalities.images.layout import split_folder
+from contrapose.lab.modalities.images.stream import Files, whole, with_limit, without_broken
+from contrapose.lab.modalities.images.views import Recipe, Views
+from contrapose.lab.modalities.modality import DataSettings
+from contrapose.lab.modalities.source import Reader, Split, ViewMaker
+from contrapose.validate import check_directory
+
+ENDING = ".safetensors"
+_BATCH = 256  # images decoded at a time
+_FORMAT = "contrapose packed images 1"
+
+
+@dataclass(frozen=True, eq=False)
+class PackedImages(Images):
+    """Squares in a memory-mapped file."""
+
+    names: FileList = field(default_factory=FileList)  # the files that were packed
+    view_size: int = 0  # the size of the views for which the squares were cropped
+
+    @property
+    def fingerprint(self) -> str:
+        """The checksum of the packed folder's file names, so that a run on the folder can be resumed on its copy."""
+        return fingerprint(self.names)
+
+    def subset(self, index: Tensor | Sequence[int]) -> PackedImages:
+        """Return the images at these indices, in this order; their pixels are copied to memory."""
+        chosen = super().subset(index)
+        assert isinstance(chosen, PackedImages)
+        return replace(chosen, names=self.names.take(torch.as_tensor(index, dtype=torch.long)))
+
+    def in_memory(self, views: ViewMaker) -> PackedImages:
+        """Return the images themselves; raise ValueError if these views need other squares."""
+        assert isinstance(views, Views)
+        recipe = views.recipes[0]
+        if (recipe.size, recipe.resized) != (self.view_size, self.size):
+            raise ValueError(
+                f"data: {self.name} has squares of {self.size} pixels for views of {self.view_size}, and these views of "
+                f"{recipe.size} need squares of {recipe.resized}; use --size {self.view_size}, or pack the folder again with "
+                f"--size {recipe.size}"
+            )
+        return self
+
+    def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> Reader:
+        """Move the images to the device if they fit into half of its free memory; otherwise read each batch from the file."""
+        if device.type == "cpu" or self.pixels.nbytes < torch.cuda.mem_get_info(device)[0] / 2:
+            return ResidentImages(self.pixels.to(device), views)
+        return MappedImages(self.pixels, views, device)
+
+
+@dataclass(frozen=True, eq=False)
+class MappedImages:
+    """Images that stay in their file, from which each batch is read."""
+
+    pixels: Tensor  # uint8 (N, 3, H, W), memory-mapped
+    views: ViewMaker
+    device: torch.device
+    resident = None  # nothing stays on the device
+
+    def train(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Iterator[list[Tensor]]:
+        """Yield the views of each batch of indices."""
+        for batch in batches:
+            index = torch.as_tensor(batch)
+            raw = self.pixels[index].to(self.device)
+            yield self.views.train(raw, index.to(self.device), seed=seed, epoch=epoch)
+
+    def plain(self) -> Iterator[Tensor]:
+        """Yield the evaluation inputs of all images, in batches."""
+        for part in self.pixels.split(self.views.evaluation_batch(self.device)):
+            yield self.views.plain(part.to(self.device))
+
+
+def check_packed_path(path: Path) -> None:
+    """Raise ValueError for a path that a packed copy cannot have."""
+    if path.suffix != ENDING:
+        raise ValueError(f"out: expected a file that ends with {ENDING}, got {path}")
+    check_directory("out", path.parent)
+
+
+def pack(settings: DataSettings, views: Views, out: Path) -> Split:
+    """Write a packed copy of the folder `settings.data` for these views to a file, and return the split that it contains."""
+    recipe, folder = views.recipes[0], Path(settings.data)
+    split = with_limit(split_folder(folder, hold_out=settings.hold_out), settings.max_megapixels)
+    metadata = {
+        "format": _FORMAT,
+        "folder": os.path.abspath(folder),
+        "hold_out": repr(settings.hold_out),
+        "files": _digest(split),  # before the files are read: a file that changes meanwhile is noticed later
+        "view_size": str(recipe.size),
+    }
+    if settings.skip_broken:
+        split = without_broken(split, recipe)
+    parts = {"train": split.train} | ({} if split.test is None else {"test": split.test})
+    with out.with_name(f".{out.name}.part").open("wb") as file:
+        try:
+            _write(
+                file, {name: source for name, source in parts.items() if isinstance(source, Files)}, recipe, metadata
+            )
+        except BaseException:
+            os.unlink(file.name)
+            raise
+    os.replace(file.name, out)
+    return split
+
+
+def _write(file: Any, parts: dict[str, Files], recipe: Recipe, metadata: dict[str, str]) -> None:
+    """Write a .safetensors file, its pixels in batches: safetensors itself would need them all in memory."""
+    side, tensors, shapes = recipe.resized, dict[str, Tensor](), dict[str, list[int]]()
+    for name, source in parts.items():
+        listed = b"\0".join(os.fsencode(os.path.relpath(path, metadata["folder"])) for path in _resolved(source))
+        tensors[f"{name}_names"] = torch.frombuffer(bytearray(listed), dtype=torch.uint8)
+        if source.labels is not None:
+            tensors[f"{name}_labels"] = source.labels
+            metadata["classes"] = json.dumps(source.classes)
+        shapes[f"{name}_images"] = [len(source), 3, side, side]
+    header: dict[str, Any] = {"__metadata__": metadata}
+    offset = 0
+    # Labels first, because safetensors wants them aligned.
+    ordered = sorted(tensors, key=lambda name: tensors[name].dtype != torch.long)
+    for name in [*ordered, *shapes]:
+        tensor = tensors.get(name)
+        shape = shapes[name] if tensor is None else list(tensor.shape)
+        size = torch.Size(shape).numel() * (1 if tensor is None else tensor.element_size())
+        dtype = "I64" if tensor is not None and tensor.dtype == torch.long else "U8"
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for name in ordered:
+        file.write(tensors[name].numpy().tobytes())
+    for source in parts.values():
+        for pixels in whole(source, recipe, batch=_BATCH, workers=0):
+            file.write(pixels.numpy().tobytes())
+
+
+def read_packed(path: Path) -> Split:
+    """Open a packed copy; raise ValueError if the folder that it was made of has changed since."""
+    metadata, tensors = _open(path)
+    folder = Path(metadata["folder"])
+    if folder.is_dir() and _digest(split_folder(folder, hold_out=float(metadata["hold_out"]))) != metadata["files"]:
+        raise ValueError(
+            f"data: the files in {folder} have changed since {path} was packed; pack them again (contrapose data pack {folder} "
+            f"-o {path}), or rename the folder to use the copy as it is"
+        )
+    classes = tuple(json.loads(metadata.get("classes", "[]")))
+
+    def images(part: str) -> PackedImages:
+        listed = tensors[f"{part}_names"].numpy().tobytes().split(b"\0")
+        names = FileList([(folder, [os.fsdecode(name) for name in listed])])
+        return PackedImages(
+            f"{path.name} ({part})", tensors[f"{part}_images"], tensors.get(f"{part}_labels"), classes, names=names,
+            view_size=int(metadata["view_size"]),
+        )  # fmt: skip
+
+    train = images("train")
+    if "test_images" not in tensors:
+        return Split(train, None, None)
+    return Split(train, train, images("test"))
+
+
+def packed_facts(path: Path) -> tuple[int, int]:
+    """Return the number of training images in a packed copy, and the size of the views that it was made for."""
+    metadata, tensors = _open(path)
+    return len(tensors["train_images"]), int(metadata["view_size"])
+
+
+def _open(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return the metadata and the memory-mapped tensors of a packed copy."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            if metadata.get("format") == _FORMAT:
+                return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"data: {path} is not a packed copy, or it is damaged: {error}") from error
+    raise ValueError(f"data: {path} is not a packed copy of a folder of images (contrapose data pack)")
+
+
+def _digest(split: Split) -> str:
+    """Return a hash of the names, sizes and times of a folder's files."""
+    digest = hashlib.sha256()
+    for source in (split.train, split.test):
+        assert source is None or isinstance(source, Files)
+        for path in source.paths if source else ():
+            assert isinstance(path, Path)
+            found = path.stat()
+            digest.update(os.fsencode(f"{path.parent.name}/{path.name}\0{found.st_size}\0{found.st_mtime_ns}\n"))
+    return digest.hexdigest()
+
+
+def _resolved(source: Files) -> Iterator[Path]:
+    """Yield the absolute paths of files."""
+    return (Path(os.path.abspath(path)) for path in source.paths if isinstance(path, Path))
