@@ -60,6 +60,25 @@ def permutation(size: int, *keys: int | Tensor, device: torch.device | None = No
     return torch.argsort(bits(torch.arange(size, device=device), *keys), stable=True)
 
 
+def blocked_permutation(blocks: Tensor, window: int, *keys: int) -> Tensor:
+    """Return the numbers 0…n-1 in an order determined by the keys that visits one block after the other.
+
+    Blocks are visited in random order, and samples are shuffled within windows of this many samples. Reading is then nearly
+    sequential.
+
+    blocks   the number of each sample's block (n,)
+
+    >>> blocked_permutation(torch.tensor([0, 0, 1, 1]), 2, 5).sort().values.tolist()
+    [0, 1, 2, 3]
+    """
+    count = int(blocks.max()) + 1
+    rank = torch.empty(count, dtype=torch.long)
+    rank[permutation(count, *keys, 1)] = torch.arange(count)
+    sequential = torch.argsort(rank[blocks.long()], stable=True)
+    shuffled = permutation(len(blocks), *keys, 2)
+    return sequential[shuffled[torch.argsort(shuffled // window, stable=True)]]
+
+
 def sample_classes(labels: Tensor, counts: Sequence[int], *keys: int) -> Tensor:
     """Return the indices of `counts[c]` random samples from each class c, class by class; all samples of a smaller class.
 

@@ -101,6 +101,11 @@ COMMANDS = {
         "DataPack",
         "Copy a folder of images to one file, decoded and resized once, from which training reads faster.",
     ),
+    "data convert": Command(
+        "cli.data",
+        "DataConvert",
+        "Copy a folder of images to WebDataset's tars, which network disks and object stores read faster than single files.",
+    ),
     "study list": Command("cli.study", "StudyList", "List every table and figure in the four papers."),
     "study show": Command(
         "cli.study_show",

@@ -29,10 +29,10 @@ class DataSettings:
     modality: str = "images"
     """The kind of data: images, text, or captions (images with captions). `train` recognises text and captions by their files."""
     data: str = "digits16"
-    """A data set's name (digits16, cifar10, …; `contrapose data list` lists all), a folder of images, an .npz file or a packed
-    copy (`contrapose data pack`); a file of texts, one per line or in columns (.txt, .tsv, .csv, .jsonl, .parquet;
-    docs/text.md), or pydoc, neighbouring sentences from Python's own documentation; a folder or tars of images with captions
-    (docs/captions.md), or shapes, a generated set."""
+    """A data set's name (digits16, cifar10, …; `contrapose data list` lists all), a folder or WebDataset tars of images, an .npz
+    file or a packed copy (`contrapose data pack`); a file of texts, one per line or in columns (.txt, .tsv, .csv, .jsonl,
+    .parquet; docs/text.md), or pydoc, neighbouring sentences from Python's own documentation; a folder or tars of images with
+    captions (docs/captions.md), or shapes, a generated set."""
     columns: tuple[str, ...] = ()
     """Columns to read from a file of texts, by name, or by number from 1 on: one for sentences, two for pairs, more with
     negatives; by default the columns with usual names (sentence1, anchor, positive, …), or all. For a file of captions: the
@@ -176,6 +176,10 @@ class Modality(ABC, Generic[V]):
     def pack(self, settings: DataSettings, out: Path, *, views: str, size: int, device: torch.device) -> Iterator[str]:
         """Write a packed copy of a data set, which is faster to read, and yield lines about it."""
         raise ValueError(f"path: only a folder of images can be packed, got {settings.data}")
+
+    def convert(self, path: Path, out: Path, *, samples_per_tar: int) -> Iterator[str]:
+        """Copy a data set to WebDataset's tars, and yield lines about them."""
+        raise ValueError(f"path: only a folder of images can be converted, got {path}")
 
     def can_stream(self, name: str) -> bool:
         """Return whether the samples of a data set can stay on disk."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -65,6 +65,15 @@ class Reader(Protocol):
 
     def plain(self) -> Iterator[Tensor]:
         """Evaluation inputs of all samples, in order and in batches."""
+
+
+@runtime_checkable
+class BlockReader(Protocol):
+    """A reader of samples of which many share a file that is read fastest from its beginning, such as a tar."""
+
+    @property
+    def blocks(self) -> Tensor | None:
+        """The number of each sample's file (N,); None if each sample has its own."""
 
 
 class Source(Protocol):

@@ -15,15 +15,17 @@ from contrapose.embeddings import Embeddings
 from contrapose.gradient_cache import MicroBatch, encode_twice
 from contrapose.lab.frameworks import Framework
 from contrapose.lab.modalities import Reader, ViewMaker
+from contrapose.lab.modalities.source import BlockReader
 from contrapose.lab.training.precision import autocast
 from contrapose.lab.training.run import Run
 from contrapose.losses import Loss
 from contrapose.metrics import feature_std, penalties
 from contrapose.pairs import unit
-from contrapose.randomness import permutation
+from contrapose.randomness import blocked_permutation, permutation
 
 Batch = tuple[Tensor, list[Tensor]]  # sample indices, and the samples' views
 OnStep = Callable[[int, float, float], None]  # number of completed steps in the epoch, a recent loss, steps per second
+_WINDOW = 8192  # samples of tars that are shuffled together; it is part of a run's order, and so of its results
 _MANY_PAIRS = 2**25  # if a batch has more similarities than this, what the loss does to them is not measured
 
 
@@ -67,7 +69,11 @@ class StepContext:
         # With several epoch slices, one pass over the data in random order is divided into that many epochs.
         passes, part = divmod(epoch, self.run.epoch_slices)
         count = self.steps_per_epoch * self.run.accumulate * self.run.batch
-        order = permutation(self.samples, self.run.seed, passes, device=self.device)
+        blocks = self.reader.blocks if isinstance(self.reader, BlockReader) else None
+        if blocks is None:
+            order = permutation(self.samples, self.run.seed, passes, device=self.device)
+        else:
+            order = blocked_permutation(blocks, _WINDOW, self.run.seed, passes).to(self.device)
         return order[part * count : (part + 1) * count]
 
     def whole_loss(self, batches: list[Batch]) -> Tensor:

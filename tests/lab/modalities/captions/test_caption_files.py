@@ -19,10 +19,10 @@ from PIL import Image
 from pyarrow import parquet
 
 from contrapose.lab.modalities.captions.files import CaptionList, TarMember, is_captions, open_captions
-from contrapose.lab.modalities.captions.shards import expand_braces
 from contrapose.lab.modalities.images.inputs import decode
 from contrapose.lab.modalities.images.stream import Files, crops, whole
 from contrapose.lab.modalities.images.views import Recipe, Views
+from contrapose.lab.modalities.shards import expand_braces
 
 CAPTIONS = {
     "a.jpg": ("A dog runs .", 'A sign that says " stop'),

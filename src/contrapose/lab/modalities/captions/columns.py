@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from contrapose.lab.modalities.images.decoding import ENDINGS
+from contrapose.lab.modalities.shards import SPLITS
 from contrapose.lab.modalities.text.columns import choose_columns
 from contrapose.lab.modalities.text.records import is_number
 
@@ -28,12 +29,6 @@ IMAGE = (
 )
 CAPTION = ("caption", "captions", "text", "texts", "sentence", "sentences", "title", "description")
 SPLIT = ("split",)
-# Names of splits. Karpathy's "restval" are COCO validation images that are used for training.
-SPLITS = {
-    **dict.fromkeys(("train", "training", "restval"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
 _CAPTION_NUMBER = re.compile(r"#\d+$")
 
 

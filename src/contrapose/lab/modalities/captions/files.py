@@ -11,9 +11,10 @@ from pathlib import Path
 from contrapose.lab.modalities.captions.folder import find_tables, read_folder
 from contrapose.lab.modalities.captions.read_report import ReadReport
 from contrapose.lab.modalities.captions.shapes import is_shapes, read_shapes
-from contrapose.lab.modalities.captions.shards import find_tars, names_tar, read_tars
+from contrapose.lab.modalities.captions.shards import read_tars
 from contrapose.lab.modalities.images.decoding import ImagePath
 from contrapose.lab.modalities.images.folder import loose_images, visible_folders
+from contrapose.lab.modalities.shards import find_tars, first_tar, has_captions, names_tar
 from contrapose.lab.modalities.tars import TarMember as TarMember  # re-exported: lists of captions contain tar members
 from contrapose.lab.modalities.text.records import format_of
 
@@ -47,10 +48,14 @@ def is_captions(path: Path) -> bool:
     """Return whether a path contains images with captions, without reading them."""
     if path.is_dir():
         # Tars next to folders or images are probably downloads from which the folders or images were unpacked.
-        tars_only = bool(find_tars(path)) and not visible_folders(path) and not loose_images(path)
+        tar = first_tar(path)
+        tars_only = tar is not None and not visible_folders(path) and not loose_images(path) and has_captions(tar)
         return bool(find_tables(path, "captions")) or tars_only
-    if names_tar(path) or is_shapes(path):
+    if is_shapes(path):
         return True
+    if names_tar(path):  # `open_captions` says what is wrong with tars that do not exist
+        tar = first_tar(path)
+        return tar is None or has_captions(tar)
     folder = path.parent
     return path in find_tables(folder, "captions") and bool((folder / "images").is_dir() or loose_images(folder))
 

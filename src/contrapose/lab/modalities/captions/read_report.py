@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from contrapose.lab.modalities.captions.columns import SPLITS
 from contrapose.lab.modalities.images.decoding import ImagePath
+from contrapose.lab.modalities.shards import SPLITS
 from contrapose.lab.modalities.tars import printable
 from contrapose.lab.modalities.text.lines import BadLine
 

@@ -1,4 +1,4 @@
-"""`FileList`: the paths of many files in little memory."""
+"""Lists of many files in little memory: `FileList` of files on disk, `MemberList` of images in tars."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor
+
+from contrapose.lab.modalities.tars import TarMember
 
 
 class FileList(Sequence[Path]):
@@ -48,6 +50,16 @@ class FileList(Sequence[Path]):
     def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
         return self._starts, self._ends, self._folder
 
+    def split(self, index: int) -> tuple[Path, str]:
+        """Return the folder of a file, and the file's name relative to it."""
+        start, end, folder = (int(part[index]) for part in self._columns)
+        return self._folders[folder], os.fsdecode(self._names[start:end])
+
+    @property
+    def folder_numbers(self) -> Tensor:
+        """The number of each file's folder, int32 (N,), in the order in which the folders were listed."""
+        return self._folder
+
     def _path(self, start: int, end: int, folder: int) -> Path:
         return self._folders[folder] / os.fsdecode(self._names[start:end])
 
@@ -70,3 +82,37 @@ class FileList(Sequence[Path]):
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(Path.__eq__, self, other))
 
     __hash__ = None  # type: ignore[assignment]  # like a list
+
+
+class MemberList(Sequence[TarMember]):
+    """Images in tars, in little memory: a `TarMember` is made when it is asked for."""
+
+    def __init__(self, names: FileList, offsets: Tensor, sizes: Tensor) -> None:
+        """Take the names of the members, listed by tar, and the position and size of each in its tar."""
+        self.names, self.offsets, self.sizes = names, offsets, sizes
+
+    @property
+    def tar_numbers(self) -> Tensor:
+        """The number of each image's tar (N,): reading a tar from its beginning is faster than jumping between tars."""
+        return self.names.folder_numbers
+
+    def take(self, indices: Tensor) -> MemberList:
+        """Return the images at these indices, in this order."""
+        return MemberList(self.names.take(indices), self.offsets[indices], self.sizes[indices])
+
+    def short_names(self) -> Iterator[str]:
+        """Yield each image's name after that of its tar."""
+        return self.names.short_names()
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @overload
+    def __getitem__(self, index: int) -> TarMember: ...
+    @overload
+    def __getitem__(self, index: slice) -> MemberList: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self.take(torch.tensor(range(len(self))[index], dtype=torch.long))
+        tar, name = self.names.split(index)
+        return TarMember(tar, int(self.offsets[index]), int(self.sizes[index]), name)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contrapose.lab.modalities.images.decoding import ImagePath
-from contrapose.lab.modalities.images.file_list import FileList
+from contrapose.lab.modalities.images.file_list import FileList, MemberList
 from contrapose.lab.modalities.source import Reader, ViewMaker
 
 
@@ -92,14 +92,18 @@ class ResidentImages:
 def fingerprint(paths: Sequence[ImagePath]) -> str:
     """Return a checksum of the names of files and of their parent folders or tars."""
     # Whole paths are not used, so that a data set keeps its fingerprint when it is moved.
-    short_names = paths.short_names() if isinstance(paths, FileList) else (f"{p.parent.name}/{p.name}" for p in paths)
-    names = "\n".join(short_names)
+    if isinstance(paths, FileList | MemberList):
+        names = "\n".join(paths.short_names())
+    else:
+        names = "\n".join(f"{path.parent.name}/{path.name}" for path in paths)
     return f"{zlib.crc32(os.fsencode(names)):08x}"
 
 
 def take_paths(paths: Sequence[ImagePath], indices: Tensor) -> Sequence[ImagePath]:
     """Return the paths at these indices, in this order."""
-    return paths.take(indices) if isinstance(paths, FileList) else tuple(paths[i] for i in indices.tolist())
+    return (
+        paths.take(indices) if isinstance(paths, FileList | MemberList) else tuple(paths[i] for i in indices.tolist())
+    )
 
 
 def class_counts(name: str, labels: Tensor | None, classes: tuple[str, ...]) -> list[int]:

@@ -12,6 +12,7 @@ from contrapose.lab.modalities.images.archive import read_archive
 from contrapose.lab.modalities.images.class_names import CLASS_NAMES
 from contrapose.lab.modalities.images.digits import DRAWINGS, digits
 from contrapose.lab.modalities.images.file_sets import FILE_SETS, load_file_set
+from contrapose.lab.modalities.images.image_shards import is_image_shards, list_shards
 from contrapose.lab.modalities.images.imagenet100 import IMAGENET100
 from contrapose.lab.modalities.images.images import Images, channels_first
 from contrapose.lab.modalities.images.layout import split_folder
@@ -69,6 +70,8 @@ def load(
         split = read_archive(Path(name))
     elif name.endswith(ENDING) and not Path(name).is_dir():
         split = read_packed(Path(name))
+    elif is_image_shards(Path(name)):
+        split = list_shards(Path(name), hold_out=hold_out)
     else:
         split = split_folder(Path(name), only, hold_out=hold_out)
     if not limit:
@@ -97,18 +100,18 @@ def class_list(classes: str) -> tuple[str, ...]:
 
 def check_name(name: str, argument: str = "data") -> None:
     """Without reading data, raise a ValueError that names the argument if `name` is neither a known data set nor a path."""
-    if name in NAMED or Path(name).exists():
+    if name in NAMED or Path(name).exists() or is_image_shards(Path(name)):
         return
     hint = nearest(name, NAMED)
     raise ValueError(
-        f"{argument}: expected one of {', '.join(NAMED)}, a folder of images or an .npz file, got {name!r}{hint}"
-        + ("" if hint else ", which does not exist (relative paths start at the working directory)")
+        f"{argument}: expected one of {', '.join(NAMED)}, a folder or tars of images, a packed copy or an .npz file, got "
+        f"{name!r}{hint}" + ("" if hint else ", which does not exist (relative paths start at the working directory)")
     )
 
 
 def can_stream(name: str) -> bool:
     """Return whether a data set, given by name or path, consists of image files, which can stay on disk."""
-    return name in FILE_SETS or Path(name).is_dir()
+    return name in FILE_SETS or Path(name).is_dir() or is_image_shards(Path(name))
 
 
 def _torchvision(name: str, root: Path, *, hold_out: float) -> Split:

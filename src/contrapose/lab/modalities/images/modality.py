@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
+from contrapose.lab.counts import count_of
 from contrapose.lab.modalities.images.decoding import ENDINGS
 from contrapose.lab.modalities.images.digits import DRAWINGS
 from contrapose.lab.modalities.images.encoders import (
@@ -23,6 +24,7 @@ from contrapose.lab.modalities.images.encoders import (
     has_installed_weights,
     load_installed_weights,
 )
+from contrapose.lab.modalities.images.image_shards import write_shards
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.imbalance import by_rule, check_rule
 from contrapose.lab.modalities.images.inputs import InputDescription, decode
@@ -41,6 +43,7 @@ from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSe
 from contrapose.lab.modalities.previews import Collection, Preview
 from contrapose.lab.modalities.source import Reader, Source, Split
 from contrapose.lab.networks.encoder import Encoder
+from contrapose.validate import check_directory
 
 
 class ImageModality(Modality[Views]):
@@ -162,6 +165,17 @@ class ImageModality(Modality[Views]):
         count = len(split.train) + (0 if split.test is None else len(split.test))
         yield f"{count:,} images in {out}, {out.stat().st_size / 1e6:,.1f} MB"
         yield f"train with: {shlex.join(['contrapose', 'train', '--data', str(out), '--views', views, '--size', str(size)])}"
+
+    def convert(self, path: Path, out: Path, *, samples_per_tar: int) -> Iterator[str]:
+        """Copy the images of a folder to WebDataset's tars, without decoding them."""
+        if not path.is_dir():
+            raise ValueError(f"path: expected a folder of images, but {path} is not a folder")
+        if out.exists() and any(out.iterdir()):
+            raise ValueError(f"out: {out} is not empty; choose a new folder")
+        check_directory("out", out)
+        tars = write_shards(path, out, images_per_tar=samples_per_tar)
+        yield f"{count_of(tars, 'tar')} in {out}"
+        yield f"train with: {shlex.join(['contrapose', 'train', '--data', str(out), '--stream'])}"
 
     def can_stream(self, name: str) -> bool:
         """Return whether the images are files, in a folder or in a torchvision data set."""

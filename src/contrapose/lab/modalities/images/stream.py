@@ -25,6 +25,7 @@ from contrapose.lab.modalities.images.decoding import (
     quiet_decoders,
     read_all,
 )
+from contrapose.lab.modalities.images.file_list import MemberList
 from contrapose.lab.modalities.images.folder import Listing, list_images
 from contrapose.lab.modalities.images.images import Images, class_counts, fingerprint, take_paths
 from contrapose.lab.modalities.images.memory import check_memory
@@ -117,6 +118,11 @@ class StreamedImages:
     workers: int
     timeout: float
     resident = None  # nothing stays on the device
+
+    @property
+    def blocks(self) -> Tensor | None:
+        """The tar of each image; None for files that are not in tars."""
+        return self.source.paths.tar_numbers if isinstance(self.source.paths, MemberList) else None
 
     def train(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Iterator[list[Tensor]]:
         """Yield the views of each batch of indices."""

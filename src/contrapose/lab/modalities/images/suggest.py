@@ -17,8 +17,7 @@ from contrapose.lab.modalities.images.decoding import ImagePath, open_image
 from contrapose.lab.modalities.images.digits import DRAWINGS
 from contrapose.lab.modalities.images.encoders import encoder
 from contrapose.lab.modalities.images.images import Images
-from contrapose.lab.modalities.images.layout import split_folder
-from contrapose.lab.modalities.images.load import class_list, load
+from contrapose.lab.modalities.images.load import load
 from contrapose.lab.modalities.images.packed import ENDING, packed_facts
 from contrapose.lab.modalities.images.views import Views
 from contrapose.lab.modalities.modality import DataSettings, Suggestion
@@ -82,7 +81,7 @@ def _look(settings: DataSettings) -> ImageFacts:
         images, view_size = packed_facts(path)
         side = view_size
     else:
-        files = split_folder(path, class_list(settings.classes), hold_out=settings.hold_out).train
+        files = load(settings.data, classes=settings.classes, hold_out=settings.hold_out).train
         side, images = median_side(files.paths), len(files)
     return ImageFacts(min(images, settings.limit or images), side, view_size)
 

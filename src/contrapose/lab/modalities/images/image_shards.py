@@ -1,0 +1,210 @@
+"""Images in WebDataset's tars: KEY.jpg, with KEY.cls for its class. Tars are listed once, and their index is kept on disk."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.modalities.images.decoding import ENDINGS
+from contrapose.lab.modalities.images.file_list import FileList, MemberList
+from contrapose.lab.modalities.images.layout import split_folder, with_held_out
+from contrapose.lab.modalities.images.stream import Files
+from contrapose.lab.modalities.progress import progress_bar
+from contrapose.lab.modalities.shards import MEMBER, find_tars, first_tar, has_captions, splits_by_name
+from contrapose.lab.modalities.source import Split
+from contrapose.lab.modalities.tars import TarMember, list_tar
+from contrapose.randomness import permutation
+
+INDEX = "contrapose-index.safetensors"
+_CLASSES = "classes.txt"  # one class name per line, in the order of the labels
+_FORMAT = "contrapose tars of images 1"
+_NO_LABEL = -1
+
+
+def is_image_shards(path: Path) -> bool:
+    """Return whether a path names tars, or a folder of tars without anything else, that have no captions."""
+    tar = first_tar(path)
+    if tar is None or has_captions(tar):
+        return False
+    return not path.is_dir() or all(
+        entry.suffix == ".tar" or entry.name in (INDEX, _CLASSES) or entry.name.startswith(".")
+        for entry in path.iterdir()
+    )
+
+
+def list_shards(path: Path, *, hold_out: float) -> Split:
+    """List the images in tars; tars whose names contain train, val or test are splits.
+
+    Without labelled test images, the share `hold_out` of each class is held out.
+    """
+    tars = find_tars(path)
+    files, labels = _listing(tars, path if path.is_dir() else tars[0].parent)
+    if not len(files):
+        raise ValueError(f"data: no images in the tars of {path} (expected KEY.jpg, and KEY.cls for its class)")
+    splits = splits_by_name(tars)
+    roles = [splits.get(tar, "train") for tar in tars]
+    has_labels = bool((labels != _NO_LABEL).all())
+    if not has_labels and bool((labels != _NO_LABEL).any()):
+        missing = files[int((labels == _NO_LABEL).nonzero()[0])]
+        raise ValueError(
+            f"data: {missing} has no class, and others have one; expected KEY.cls for each image or for none"
+        )
+    classes = _class_names(path, labels) if has_labels else ()
+
+    def part(role: str) -> Files | None:
+        tar_numbers = torch.tensor([number for number, own in enumerate(roles) if own == role], dtype=torch.int32)
+        chosen = torch.isin(files.tar_numbers, tar_numbers).nonzero().flatten()
+        if not len(chosen):
+            return None
+        own = labels[chosen] if has_labels and len(classes) > 1 else None
+        return Files(f"{path.stem} ({role})" if splits else path.stem, files.take(chosen), own, classes)
+
+    train = part("train")
+    if train is None:
+        raise ValueError(f"data: none of the tars of {path} is a training split, by their names")
+    test = part("test") or part("val")
+    if test is None or test.labels is None:
+        return with_held_out(Split(train, None, None), hold_out)
+    return Split(train, train, test)
+
+
+def _class_names(path: Path, labels: Tensor) -> tuple[str, ...]:
+    """Return the names in classes.txt; if there is none, the numbers of the classes."""
+    count, file = int(labels.max()) + 1, (path if path.is_dir() else path.parent) / _CLASSES
+    names = tuple(file.read_text().splitlines()) if file.is_file() else ()
+    return names if len(names) >= count else tuple(map(str, range(count)))
+
+
+def _listing(tars: Sequence[Path], folder: Path) -> tuple[MemberList, Tensor]:
+    """Return the images in tars and their labels (N,), from the index on disk if it is that of these tars."""
+    described = json.dumps([[tar.name, tar.stat().st_size, tar.stat().st_mtime_ns] for tar in tars])
+    with suppress(OSError, ValueError):
+        return _read_index(folder / INDEX, tars, described)
+    names: list[list[str]] = []
+    offsets, sizes, labels = list[int](), list[int](), list[int]()
+    with progress_bar("listing tars", len(tars)) as advance:
+        for tar in tars:
+            images, classes = _list_tar(tar)
+            names.append([image.name for image in images])
+            offsets += [image.offset for image in images]
+            sizes += [image.size for image in images]
+            labels += classes
+            advance()
+    members = MemberList(FileList(zip(tars, names, strict=True)), torch.tensor(offsets), torch.tensor(sizes))
+    with suppress(OSError):  # a folder that cannot be written to is listed again the next time
+        _write_index(folder / INDEX, members, torch.tensor(labels), names, described)
+    return members, torch.tensor(labels)
+
+
+def _list_tar(tar: Path) -> tuple[list[TarMember], list[int]]:
+    """Return the images in a tar and their labels, `_NO_LABEL` for images without one."""
+    listing = list_tar(tar)
+    if listing.problem:
+        raise ValueError(f"data: {tar} {listing.problem}; copy or download it again")
+    images: dict[str, TarMember] = {}
+    classes: dict[str, int] = {}
+    with tar.open("rb") as file:
+        for member in listing.members:
+            match = MEMBER.fullmatch(member.name)
+            key, ending = (match[1], match[2].lower()) if match else ("", "")
+            if f".{ending}" in ENDINGS:
+                if key in images:
+                    raise ValueError(
+                        f"data: {tar} has {images[key].name} and {member.name}, expected one image for each key"
+                    )
+                images[key] = member
+            elif ending == "cls":
+                classes[key] = _label(member, member.read_from(file) if member.size < 20 else b"")
+    return list(images.values()), [classes.get(key, _NO_LABEL) for key in images]
+
+
+def _label(member: TarMember, content: bytes) -> int:
+    text = content.decode(errors="replace").strip()
+    if not text.isdecimal():
+        raise ValueError(f"data: {member} is not a class: expected a whole number from 0 on, got {text!r}")
+    return int(text)
+
+
+def _write_index(path: Path, members: MemberList, labels: Tensor, names: Sequence[Sequence[str]], tars: str) -> None:
+    from safetensors.torch import save_file
+
+    listed = b"\0".join(os.fsencode(name) for own in names for name in own)
+    tensors = {
+        "offsets": members.offsets,
+        "sizes": members.sizes,
+        "labels": labels,
+        "names": torch.frombuffer(bytearray(listed or b"\0"), dtype=torch.uint8),
+        "counts": torch.tensor([len(own) for own in names]),
+    }
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        save_file(tensors, part, {"format": _FORMAT, "tars": tars})
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _read_index(path: Path, tars: Sequence[Path], described: str) -> tuple[MemberList, Tensor]:
+    """Return what an index lists; raise ValueError if it is damaged, or the tars have changed since."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            if file.metadata() != {"format": _FORMAT, "tars": described}:
+                raise ValueError(f"{path} is the index of other tars")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    listed = iter(tensors["names"].numpy().tobytes().split(b"\0"))
+    names = FileList(
+        (tar, [os.fsdecode(next(listed)) for _ in range(count)])
+        for tar, count in zip(tars, tensors["counts"].tolist(), strict=True)
+    )
+    return MemberList(names, tensors["offsets"], tensors["sizes"]), tensors["labels"]
+
+
+def write_shards(folder: Path, out: Path, *, images_per_tar: int) -> int:
+    """Copy the images of a folder to tars, in a random order, and return the number of tars.
+
+    Files are not decoded. The order is random because training reads tars from beginning to end and shuffles a window only.
+    """
+    split = split_folder(folder, hold_out=0.0)
+    out.mkdir(parents=True, exist_ok=True)
+    parts = [("train", split.train)] + ([("test", split.test)] if split.test is not None else [])
+    numbered = 0
+    with progress_bar("writing tars", sum(len(source) for _, source in parts)) as advance:
+        for name, source in parts:
+            assert isinstance(source, Files)
+            order = permutation(len(source), 0).tolist()
+            prefix = f"{name}-" if len(parts) > 1 else "images-"
+            for number, first in enumerate(range(0, len(order), images_per_tar)):
+                path = out / f"{prefix}{number:06d}.tar"
+                with tarfile.open(path.with_name(f".{path.name}"), "w") as tar:
+                    for index in order[first : first + images_per_tar]:
+                        _add(tar, source, index)
+                        advance()
+                os.replace(path.with_name(f".{path.name}"), path)
+                numbered += 1
+    if split.train.classes:
+        (out / _CLASSES).write_text("".join(f"{name}\n" for name in split.train.classes))
+    return numbered
+
+
+def _add(tar: tarfile.TarFile, source: Files, index: int) -> None:
+    """Add an image, and its class if it has one, under its number in the folder."""
+    path = source.paths[index]
+    assert isinstance(path, Path)
+    members = {path.suffix.lower(): path.read_bytes()}
+    members |= {} if source.labels is None else {".cls": str(int(source.labels[index])).encode()}
+    for ending, content in members.items():
+        info = tarfile.TarInfo(f"{index:09d}{ending}")
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
