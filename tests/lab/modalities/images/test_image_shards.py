@@ -51,11 +51,10 @@ def test_tars_have_the_images_and_classes_of_their_folder(shards: Path, tmp_path
         assert found.classes == ("cat", "dog")
         assert found.labels is not None
         assert original.labels is not None
-        pairs = {
-            (path.read_bytes(), label) for path, label in zip(original.paths, original.labels.tolist(), strict=True)
-        }  # type: ignore[union-attr]
-        members = [(path.read(), label) for path, label in zip(found.paths, found.labels.tolist(), strict=True)]  # type: ignore[union-attr]
-        assert (set(members), len(members)) == (pairs, 40)
+        contents = [path.read_bytes() for path in original.paths if isinstance(path, Path)]
+        pairs = set(zip(contents, original.labels.tolist(), strict=True))
+        members = [path.read() for path in found.paths if isinstance(path, TarMember)]
+        assert (set(zip(members, found.labels.tolist(), strict=True)), len(members)) == (pairs, 40)
     assert copy.train.labels is not None
     first = copy.train.labels[:15]
     assert 0 < first.sum() < 15  # a tar has images of all classes
@@ -128,7 +127,7 @@ def test_a_list_of_members_takes_little_memory(shards: Path) -> None:
     paths = load(str(shards)).train.paths
     assert isinstance(paths, MemberList)
     assert isinstance(paths[-1], TarMember)
-    assert paths[1:3] == [] or [member.name for member in paths[1:3]] == [paths[1].name, paths[2].name]
+    assert [member.name for member in paths[1:3]] == [paths[1].name, paths[2].name]
     assert paths.tar_numbers.tolist() == [number for number in (3, 4, 5) for _ in range(15)][:40]
 
 
