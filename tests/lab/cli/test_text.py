@@ -113,6 +113,7 @@ def test_embed_writes_features_beside_their_texts(
     assert isinstance(split.retrieval.queries, Sentences)
     assert arrays["train_texts"][arrays["train_held_out"]].tolist() == split.retrieval.queries.texts()
     main([*embed, pairs, "-o", str(tmp_path / "c.parquet"), "--columns", "answer", *root(folder)])
+    assert "rows with split, features, held_out, text written to" in capsys.readouterr().out
     table = parquet.read_table(tmp_path / "c.parquet").to_pydict()
     assert table["text"] == SECOND
     assert table["held_out"] == arrays["train_held_out"].tolist()

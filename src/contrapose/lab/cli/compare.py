@@ -25,7 +25,14 @@ from contrapose.lab.report.render import write
 from contrapose.lab.settings import Settings
 from contrapose.lab.studies import Plan
 from contrapose.lab.studies.collect import collect, verdicts
-from contrapose.lab.studies.loss_comparison import comparison, describe_frameworks, learned, page, references
+from contrapose.lab.studies.loss_comparison import (
+    comparison,
+    describe_frameworks,
+    describe_objectives,
+    learned,
+    page,
+    references,
+)
 from contrapose.lab.studies.results import Cell, Results
 from contrapose.lab.studies.scores import score_of
 from contrapose.lab.training import resolve
@@ -126,7 +133,7 @@ class Compare(ConfigOption):
         seeds = "one seed" if seed_count == 1 else f"{seed_count} seeds"
         runs = count_of(len(plan.runs(seed_count)), "run")
         print(f"{runs}: {count_of(len(losses), 'loss')} with {seeds} (--seeds changes it)", flush=True)
-        print(*describe_frameworks(run, plan.study.rows), sep="\n", flush=True)
+        print(*describe_frameworks(run, plan.study.rows), *describe_objectives(plan), sep="\n", flush=True)
         if self.dry_run:
             dry_run_comparison(plan, seed_count, self.runs_dir, data_root=self.data_root, report=folder)
             return

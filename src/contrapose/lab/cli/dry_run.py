@@ -148,6 +148,7 @@ def _describe(trainer: Trainer) -> Iterator[str]:
     run, context = trainer.run, trainer.context
     yield from _describe_settings(run)
     yield from _describe_data(trainer)
+    yield f"{'loss':12}{run.objective}"
     yield f"{'negatives':12}{_describe_negatives(trainer)}"
     encoder, projector = (_millions(module) for module in (context.network.encoder, context.network.projector))
     trained = sum(parameter.numel() for parameter in context.parameters()) / 1e6

@@ -62,10 +62,11 @@ class Embed(DeviceOption):
         arrays = self._embed_elsewhere(*elsewhere) if elsewhere else self._embed_data_set()
         self.out.parent.mkdir(parents=True, exist_ok=True)
         if self.out.suffix == ".parquet":
-            _write_parquet(arrays, self.out)
+            written = _write_parquet(arrays, self.out)
         else:
             np.savez(self.out, **arrays)
-        print(f"{', '.join(f'{name} {array.shape}' for name, array in arrays.items())} written to {self.out}")
+            written = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        print(f"{written} written to {self.out}")
 
     def _embed_data_set(self) -> dict[str, Any]:
         """Return features, labels, paths and texts of all splits in the data set, keyed by array name."""
@@ -225,8 +226,11 @@ class Import:
         print(f"{len(tensors)} tensors, the first one {next(iter(tensors))}, written to {self.out}")
 
 
-def _write_parquet(arrays: dict[str, Any], path: Path) -> None:
-    """Write one row per image or text: split, features and, if known, label, class, held_out, path and text."""
+def _write_parquet(arrays: dict[str, Any], path: Path) -> str:
+    """Write one row per image or text: split, features and, if known, label, class, held_out, path and text.
+
+    Return what was written, in words.
+    """
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -253,7 +257,9 @@ def _write_parquet(arrays: dict[str, Any], path: Path) -> None:
                 columns["text"] = arrays[f"{part}_texts"].tolist()
             tables.append(pa.table(columns))
     # The columns of the two splits may differ: for example, only the test images may have labels.
-    parquet.write_table(pa.concat_tables(tables, promote_options="default"), path)
+    table = pa.concat_tables(tables, promote_options="default")
+    parquet.write_table(table, path)
+    return f"{table.num_rows:,} rows with {', '.join(table.column_names)}"
 
 
 def _write_onnx(network: Any, example: Any, path: Path, metadata: dict[str, str], summary: str) -> None:

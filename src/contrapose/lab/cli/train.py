@@ -143,6 +143,8 @@ class Train(ConfigOption):
                 log(note)
             train, display.noun = trainer.split.train, run.kind.sample_noun(trainer.split.train)
             log(f"{len(train):,} {display.noun} of {train.name} on {trainer.device}, into {folder}")
+            if "(" not in run.loss:
+                log(f"loss {run.loss}: {run.objective}")
             where, shorter = "CPU" if trainer.device.type == "cpu" else "GPU", _shorter_runs(requested, trainer)
             display.on_estimate = lambda seconds: log(_how_to_shorten(seconds, where, shorter))
             scores = trainer.train()
@@ -183,7 +185,7 @@ def _summary(trainer: Trainer, scores: Mapping[str, float], baselines: Baselines
     yield f"run        {folder}"
     nothing = describe_no_gain(trainer.model, trainer.split, scores, baselines)
     if nothing:
-        yield f"{nothing}; use more --epochs, or other --views"
+        yield f"{nothing}; {run.kind.how_to_improve}"
     collapse = describe_collapse(run, records)
     if collapse:
         yield collapse

@@ -88,13 +88,15 @@ def no_gain(scores: Mapping[str, float], baselines: Mapping[str, Mapping[str, fl
     margin = _NORMAL * math.sqrt((score * (100 - score) + baseline * (100 - baseline)) / count)
     if score - baseline > margin:
         return ""
-    values = f"{score:.1f} %, against {baseline:.1f} %"
-    return no_gain_sentence(best, f"{name} is {values}", margin=margin, count=count, noun=noun)
+    values = f"{name} is {score:.1f} %, against {baseline:.1f} %"
+    return no_gain_sentence(best, values, difference=score - baseline, margin=margin, count=count, noun=noun)
 
 
-def no_gain_sentence(baseline: str, values: str, *, margin: float, count: int, noun: str) -> str:
+def no_gain_sentence(baseline: str, values: str, *, difference: float, margin: float, count: int, noun: str) -> str:
     """Return the sentence which says that a score does not exceed its baseline beyond the uncertainty of the test set."""
+    verdict = (
+        "the trained encoder is worse than" if difference < -margin else "training has gained nothing measurable over"
+    )
     return (
-        f"training has gained nothing measurable over {baseline}: {values} (on {count:,} {noun}, differences of up to "
-        f"{margin:.1f} points can be chance)"
+        f"{verdict} {baseline}: {values} (on {count:,} {noun}, differences of up to {margin:.1f} points can be chance)"
     )

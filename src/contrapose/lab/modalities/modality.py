@@ -135,6 +135,8 @@ class Modality(ABC, Generic[V]):
 
     settings: ClassVar[Settings] = MappingProxyType({})
     """Default settings for a run on such data."""
+    how_to_improve: ClassVar[str] = "use more --epochs, or other --views"
+    """What may help a run that has gained nothing, as the end of a sentence."""
     auto_settings: ClassVar[Settings] = MappingProxyType({})
     """Further settings that are chosen for the data and the device, each with the value that means "choose"."""
     chosen_with_views: ClassVar[tuple[str, ...]] = ("size",)

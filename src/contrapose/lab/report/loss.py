@@ -105,7 +105,11 @@ def explain_figure(losses: Sequence[Subject | str], *, ode: bool = False, column
         # Empty curves for the legend: a loss without a temperature has no curve in the first panel.
         handles = [axes[1].plot([], [], **curve_style(index))[0] for index in range(len(subjects))]
         names = [literal(subject.name) for subject in subjects]
-        figure.legend(handles, names, loc="outside upper left", ncols=min(columns + 1, len(subjects)), fontsize=10)
+        room = (
+            60 * columns // (6 + max(map(len, names)))
+        )  # names that fit in a row; a figure is 60 letters wide per column
+        ncols = max(1, min(columns + 1, len(subjects), room))
+        figure.legend(handles, names, loc="outside upper left", ncols=ncols, fontsize=10)
         return figure
 
 

@@ -68,6 +68,12 @@ def describe_frameworks(base: Run, rows: Iterable[Row]) -> tuple[str, ...]:
     return tuple(f"{', '.join(names)}: {words}." for words, names in groups.items())
 
 
+def describe_objectives(plan: Plan) -> tuple[str, ...]:
+    """Return what each named loss is, such as "simclr is nt_xent(temperature=0.05)", since settings depend on the data."""
+    objectives = {row.name: run.objective for row, _, run in plan.cells(1)}
+    return tuple(f"{name} is {objective}." for name, objective in objectives.items() if "(" not in name)
+
+
 def comparison(base: Run, losses: Sequence[str], split: Split, *, given: Collection[str] = ()) -> Plan:
     """Return the plan that compares losses on the user's data; `base` has all other settings.
 

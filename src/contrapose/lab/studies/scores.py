@@ -103,7 +103,7 @@ RECALL = Score(
     ),
     hits=RecallHits(),
     references={"words": WORDS, "untrained": "encoder before training", "init": INIT},
-    baseline="of tf-idf",
+    baseline="with tf-idf",
 )
 
 JOINT = Score(

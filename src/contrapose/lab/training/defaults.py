@@ -70,9 +70,13 @@ def _check_schedule(run: Run) -> None:
 
 def parameter_count(run: Run) -> int:
     """Return the number of parameters in the run's encoders, without allocating memory for them."""
+    return sum(_parameter_counts(run))
+
+
+def _parameter_counts(run: Run) -> list[int]:
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         encoders = run.kind.encoders(run, run.view_maker())
-    return sum(parameter.numel() for encoder in encoders.values() for parameter in encoder.parameters())
+    return [sum(parameter.numel() for parameter in encoder.parameters()) for encoder in encoders.values()]
 
 
 def _names(run: Run) -> list[str]:
@@ -135,6 +139,7 @@ def _describe(run: Run, chosen: dict[str, Any]) -> str:
         name: f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
         for name, value in chosen.items()
     }
-    if "encoder" in words:
-        words["encoder"] += f" ({parameter_count(run) / 1e6:.2g} M parameters)"
+    for name, count in zip(("encoder", "text_encoder"), _parameter_counts(run), strict=False):
+        if name in words:
+            words[name] += f" ({count / 1e6:.2g} M parameters)"
     return ", ".join(words[name] for name in _ORDER if name in words)

@@ -51,6 +51,13 @@ _BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     "digits": {"views": "digits", "encoder": "tiny", "epochs": 16, "batch": 128, "lr": 0.004, "precision": "fp32"},
     "digits16": {"views": "digits16", "encoder": "tiny", "epochs": 30, "batch": 64, "lr": 0.004, "precision": "fp32"},
 }
+_MADE_BY = {
+    "Cosine": "cosine",
+    "ShiftedCosine": "cosine",
+    "CosineSchedule": "schedule",
+    "LearnedTemperature": "learned",
+    "LearnedNumber": "learned_number",
+}
 _LONGEST_NAME = 249  # bytes: file systems allow 255, and the lock of a run is called .NAME.lock
 
 
@@ -217,6 +224,17 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     def loss_data(self) -> str:
         """The data set for which a method's values are looked up in the catalogue: the run's own, or its modality's."""
         return self.kind.catalogue_data or self.data
+
+    @property
+    def objective(self) -> str:
+        """The loss as an objective with its settings: simclr is nt_xent(temperature=0.5) on images, and 0.05 on texts."""
+        parsed = parse(self.loss, self.loss_data)
+        texts = [f"{name}={value!r}" for name, value in parsed.keywords.items()]
+        settings = ", ".join(texts).replace(", detach=True", "")
+        # Users write the functions that make these objects: cosine(…) makes Cosine(…).
+        for made, function in _MADE_BY.items():
+            settings = settings.replace(f"={made}(", f"={function}(")
+        return f"{parsed.func.__name__}({settings})"
 
     @property
     def needs_score(self) -> bool:

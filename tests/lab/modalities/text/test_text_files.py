@@ -316,3 +316,11 @@ def test_a_large_file_is_read_in_constant_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 2**20
+
+
+def test_columns_of_a_file_with_a_header_by_number(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("id\tsentence1\tsentence2\n1\tone text\tanother text\n")
+    assert open_texts(path, columns=("3", "2")).columns == ("sentence2", "sentence1")
+    with pytest.raises(ValueError, match="columns: expected one of id, sentence1, sentence2, got '4'"):
+        open_texts(path, columns=("4",))

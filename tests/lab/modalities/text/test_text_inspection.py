@@ -87,6 +87,12 @@ def test_commas_in_a_tsv_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     )
 
 
+def test_semicolons_in_a_csv_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "pairs.csv"
+    file.write_text("What is it?;A pen.\nWho is it?;You and me.\n")
+    assert any("has no comma in its first line, so each line is one text" in line for line in check(file, capsys))
+
+
 def test_data_that_cannot_be_used_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_text("anchor\tpositive\na\t\n\tb\n")

@@ -54,6 +54,10 @@ class CaptionModality(Modality[CaptionViews]):
     joint_evaluation = CaptionEvaluation()
     downstream = MappingProxyType({"zero_shot": zero_shot})
 
+    how_to_improve = (
+        "use more --epochs, more images, or pretrained encoders (--encoder efficientnet-lite0, --text-encoder minilm)"
+    )
+
     def recognises(self, data: str) -> bool:
         """Return whether a path has captions, or is the built-in set."""
         return bool(data) and is_captions(Path(data))

@@ -93,6 +93,11 @@ def column_notes(texts: Texts, settings: DataSettings) -> Iterator[str]:
     if texts.unused:
         used, unused = ", ".join(texts.columns), ", ".join(texts.unused)
         yield f"columns of {settings.data}: {used}; not read: {unused} (--columns chooses others)"
+    if texts.table.format == ".csv" and len(texts.table.names) == 1:
+        yield (
+            f"{settings.data} has no comma in its first line, so each line is one text; if semicolons or tabs separate columns, "
+            "write it again with commas, or rename it to .tsv"
+        )
     if texts.table.format == ".tsv" and len(texts.table.names) == 1:
         yield (
             f"{settings.data} has no tab in its first line, so each line is one text; if commas separate columns, rename it to "

@@ -62,6 +62,8 @@ class TextModality(Modality[TextViews]):
         """Return sentences or pairs: what the rows are called."""
         return row_noun(source.columns) if isinstance(source, Sentences) else self.noun
 
+    how_to_improve = "use more --epochs, more texts, or a pretrained encoder (--encoder minilm or hf:FOLDER)"
+
     def recognises(self, data: str) -> bool:
         """Return whether the data is the built-in set, or a file whose name ends like a text file's."""
         return is_text(data)

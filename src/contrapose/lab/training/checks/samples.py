@@ -15,6 +15,9 @@ def check_samples(run: Run, split: Split) -> None:
     """Raise ValueError if batches, neighbours or negatives need more samples than the data has, or if labels are missing."""
     size, noun = len(split.train), run.kind.sample_noun(split.train)
     _check_batch(run, size, noun, held_out=split.test is not None)
+    ids = split.train.ids
+    if ids is not None and bool((ids == ids[0]).all()):
+        raise ValueError(f"data: all {size} {noun} in {run.data} are equal, so none is a negative of another")
     if run.needs_labels and split.train.labels is None:
         raise ValueError(f"loss: {run.loss} needs labels, but the training {noun} in {run.data} have none")
     if split.probe is not None and run.knn > len(split.probe):

@@ -180,10 +180,11 @@ def _no_gain(pairs: Sequence[SentencePair], cosine: Tensor, baseline: Tensor, na
         margin = jackknife_margin(pairs, cosine, baseline, score)
     except ValueError:  # too few pairs for a correlation without some of them
         return
-    if scores[score] - others[score] <= margin:
+    difference = scores[score] - others[score]
+    if difference <= margin:
         values = f"{score} is {scores[score]:.1f}, against {others[score]:.1f}"
         count = len(rows_of_score(pairs, score))
-        yield no_gain_sentence(name, values, margin=margin, count=count, noun="pairs")
+        yield no_gain_sentence(name, values, difference=difference, margin=margin, count=count, noun="pairs")
 
 
 def _show(
