@@ -325,7 +325,9 @@ def load_any(folder: str | Path, *, epoch: int | None = None, device: torch.devi
     folder = Path(folder)
     path = folder / "run.json"
     if not path.exists():
-        raise ValueError(f"run: {folder} is not the directory of a run (it has no run.json)")
+        exported = (folder / "modules.json").is_file()
+        hint = f'; it is an exported text encoder: SentenceTransformer("{folder}") loads it' if exported else ""
+        raise ValueError(f"run: {folder} is not the directory of a run (it has no run.json){hint}")
     run = Run.load(path)
     if epoch is not None:
         saved: checkpoint.Checkpoint | None = read_kept(folder, epoch)
