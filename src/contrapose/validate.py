@@ -102,6 +102,13 @@ def _is_finite(value: Real) -> bool:
         return False
 
 
+def check_output_file(name: str, path: Path) -> None:
+    """Check that a file can be written to `path`."""
+    if path.is_dir():
+        raise ValueError(f"{name}: {path} is a directory; add the name of a file")
+    check_directory(name, path.parent)
+
+
 def check_directory(name: str, path: Path) -> None:
     """Check that files can be written to the directory `path`, or that it can be created."""
     option = f"--{name.replace('_', '-')}"

@@ -88,7 +88,7 @@ class Compare(ConfigOption):
         "dry_run": "Print runs, memory and time; do not train",
     }
     # A run has one loss, and errors about it name `loss`; users of this command type --losses.
-    plural_options: ClassVar[Mapping[str, str]] = {"loss": "losses"}
+    option_names: ClassVar[Mapping[str, str]] = {"loss": "losses", "temperature": "temperatures"}
     dry_run: bool = False
     """Print the runs, the settings, the number of negatives of each loss, and estimates of memory and time, without training."""
     losses: str = ""

@@ -57,6 +57,7 @@ class _Evaluate(DeviceOption):
     `contrapose evaluate clip:PATH --zero-shot DATA` evaluates an image-text model.
     """
 
+    option_names: ClassVar[Mapping[str, str]] = {"k": "knn"}  # the argument of `knn_accuracy`, which errors name
     common: ClassVar[Mapping[str, str]] = {
         "data": "Another data set to evaluate on",
         "knn": "Number of neighbours for kNN",

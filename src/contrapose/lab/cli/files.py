@@ -19,7 +19,7 @@ from contrapose.lab.training import Run, prepare_other
 from contrapose.lab.training.card import ExportedEncoder
 from contrapose.lab.training.model import load_any
 from contrapose.lab.training.sources import held_out_ids
-from contrapose.validate import check_directory
+from contrapose.validate import check_directory, check_output_file
 
 _FORMATS = (".safetensors", ".onnx", ".pkl")  # of files of weights
 
@@ -58,6 +58,7 @@ class Embed(DeviceOption):
 
         if self.out.suffix not in (".npz", ".parquet"):
             raise ValueError(f"out: expected a name that ends in .npz or .parquet, got {self.out}")
+        check_output_file("out", self.out)
         elsewhere = trained_elsewhere(str(self.run))
         arrays = self._embed_elsewhere(*elsewhere) if elsewhere else self._embed_data_set()
         self.out.parent.mkdir(parents=True, exist_ok=True)
@@ -165,6 +166,7 @@ class Export:
         tower = encoder.tower
         if self.out.suffix not in _FORMATS:
             raise ValueError(f"out: expected a name that ends in .safetensors, .onnx or .pkl, got {self.out}")
+        check_output_file("out", self.out)
         if self.out.suffix == ".pkl" and encoder.name not in DETECTRON2_ENCODERS:
             raise ValueError(
                 f"out: .pkl is for detectron2, which supports {', '.join(DETECTRON2_ENCODERS)}, but the encoder of {self.run} is "
@@ -220,6 +222,7 @@ class Import:
             raise ValueError(f"file: {self.file} does not exist")
         if self.out.suffix != ".safetensors":
             raise ValueError(f"out: expected a name that ends in .safetensors, got {self.out}")
+        check_output_file("out", self.out)
         tensors = convert(self.file)
         self.out.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(self.out, tensors)

@@ -81,7 +81,7 @@ def name_option(message: str, command: type) -> str:
     Functions of the library raise the same errors, and there the name of the argument is right.
     """
     names, colon, problem = message.partition(": ")
-    names = getattr(command, "plural_options", {}).get(names, names)
+    names = getattr(command, "option_names", {}).get(names, names)
     options = {option.name for group in option_groups(command).values() for option in group if not option.is_positional}
     if not colon or not options.issuperset(names.split(", ")):
         return message

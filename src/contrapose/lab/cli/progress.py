@@ -66,22 +66,25 @@ def progress_display(runs: int) -> Iterator[ProgressDisplay]:
 
 def _line_display(runs: int, started: float) -> ProgressDisplay:
     ended, printed = 0, started
+    first: tuple[float, float] | None = None  # when the first step was reported, and how many runs were done then
 
     def skip(name: str) -> None:
         nonlocal runs
         runs -= 1
 
     def show_step(name: str, progress: Progress) -> None:
-        nonlocal printed
+        nonlocal printed, first
+        # The other running runs are assumed to be as far: they started at about the same time.
+        done = ended + progress.step / progress.steps
+        first = first or (time.monotonic(), done)
         if time.monotonic() - printed < LINE_INTERVAL:
             return
         printed = time.monotonic()
-        fraction = progress.step / progress.steps
-        # The other running runs are assumed to be as far: they started at about the same time.
-        elapsed, done = printed - started, ended + fraction
-        left = format_duration(elapsed / done * (runs - done))
+        # From the first step on: what comes before it, such as compilation, happens once.
+        elapsed, steps_done = printed - first[0], done - first[1]
+        left = f"; about {format_duration(elapsed / steps_done * (runs - done))} left" if steps_done > 0.02 else ""
         where = f"step {progress.step:,} of {progress.steps:,}, loss {progress.loss:.3f}"
-        print(f"{ended} of {count_of(runs, 'run')} done; {name}: {where}; about {left} left", flush=True)
+        print(f"{ended} of {count_of(runs, 'run')} done; {name}: {where}{left}", flush=True)
 
     def show_end(name: str, failure: str) -> None:
         nonlocal ended, printed

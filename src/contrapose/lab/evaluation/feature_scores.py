@@ -85,11 +85,16 @@ def no_gain(scores: Mapping[str, float], baselines: Mapping[str, Mapping[str, fl
         return ""
     best = max((key for key in baselines if name in baselines[key]), key=lambda key: baselines[key][name])
     score, baseline = scores[name], baselines[best][name]
-    margin = _NORMAL * math.sqrt((score * (100 - score) + baseline * (100 - baseline)) / count)
+    margin = difference_margin(score, baseline, count)
     if score - baseline > margin:
         return ""
     values = f"{name} is {score:.1f} %, against {baseline:.1f} %"
     return no_gain_sentence(best, values, difference=score - baseline, margin=margin, count=count, noun=noun)
+
+
+def difference_margin(one: float, other: float, count: int) -> float:
+    """Return 1.96 standard errors of the difference between two shares, in per cent, of `count` samples."""
+    return _NORMAL * math.sqrt((one * (100 - one) + other * (100 - other)) / count)
 
 
 def no_gain_sentence(baseline: str, values: str, *, difference: float, margin: float, count: int, noun: str) -> str:

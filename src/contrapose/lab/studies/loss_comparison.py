@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from contrapose.lab.counts import count_of
+from contrapose.lab.evaluation.feature_scores import difference_margin
 from contrapose.lab.modalities import Split
 from contrapose.lab.report.document import Block, Chart, Document, Number, Picture, Series, Table, Text
 from contrapose.lab.studies.collapse import collapse_sentences
@@ -359,10 +360,8 @@ def _hits(results: Results, rows: Sequence[str], score: Score) -> dict[str, Tens
     """Return whether each test sample was a hit, as bool (seeds, samples), for losses with at least two seeds."""
     assert score.hits is not None
     key = score.hits.key
-    digits = {
-        row: [evaluation[key] for evaluation in results.evaluations[row, results.sets[0]] if key in evaluation]
-        for row in rows
-    }
+    found = {row: results.evaluations[row, results.sets[0]] for row in rows}
+    digits = {row: [one[key] for one in evaluations if key in one] for row, evaluations in found.items()}
     lengths = sorted({len(text) for texts in digits.values() for text in texts})
     if len(lengths) > 1:
         raise ValueError(
@@ -376,6 +375,12 @@ def _hits(results: Results, rows: Sequence[str], score: Score) -> dict[str, Tens
     }
 
 
+def _margin(trained: float, untrained: float, results: Results, score: Score) -> float:
+    """Return 1.96 standard errors of the difference between two shares of the test samples; 0 if their number is unknown."""
+    hits = _hits(results, sorted(results.rows), score) if score.hits else {}
+    return difference_margin(trained, untrained, len(next(iter(hits.values()))[0])) if hits else 0.0
+
+
 def _compare_with_references(study: Study, results: Results) -> tuple[str, ...]:
     """Say what training gains: the scores without training, and the range of the losses' scores."""
     without, score = references(study, results), score_of(study)
@@ -386,6 +391,10 @@ def _compare_with_references(study: Study, results: Results) -> tuple[str, ...]:
     names = [score.baseline, *(f"with the {name}" for name in list(without)[1:])]
     parts = [f"{cell.mean:.1f} % {name}" for name, cell in zip(names, without.values(), strict=True)]
     text = f"{score.words} is {', '.join(parts)}, and {low:.1f} to {high:.1f} % after training."
-    if high <= max(cell.mean for cell in without.values()):
+    best = max(cell.mean for cell in without.values())
+    margin = _margin(high, best, results, score)
+    if high <= best:
         text += " Training is not yet above all of these: use more --epochs, or other --views."
+    elif high - best <= margin:
+        text += f" The best loss is above these by less than can be chance ({margin:.1f} points): use more --epochs."
     return (text,)

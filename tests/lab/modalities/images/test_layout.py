@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -187,3 +189,18 @@ def test_an_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "cat.png").touch()
     with pytest.raises(ValueError, match="is not a folder"):
         split(tmp_path / "cat.png")
+
+
+def test_a_class_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a folder without permission, which tests that run as root cannot make."""
+    write(tmp_path, "cat/1.png", "dog/1.png")
+    scan = os.scandir
+
+    def scan_all_but_dog(path: str) -> Any:
+        if Path(path).name == "dog":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr("os.scandir", scan_all_but_dog)
+    with pytest.raises(ValueError, match="dog cannot be listed: Permission denied"):
+        split(tmp_path)

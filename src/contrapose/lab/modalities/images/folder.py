@@ -163,11 +163,16 @@ def _loose_files(folder: Path) -> list[str]:
 def _files(folder: Path) -> list[str]:
     """Return the names of all files under a folder, relative to it, except files in hidden folders."""
     files: list[str] = []
-    for parent, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [name for name in folders if _visible(name)]
         inner = os.path.relpath(parent, folder)
         files += names if inner == "." else [f"{inner}/{name}" for name in names]
     return files
+
+
+def _refuse(error: OSError) -> None:
+    """Refuse a folder that cannot be listed; `os.walk` would leave it out, and a class would be missing."""
+    raise ValueError(f"data: {error.filename} cannot be listed: {error.strerror}") from error
 
 
 def _visible(name: str) -> bool:

@@ -24,7 +24,7 @@ from contrapose.lab.modalities.images.stream import Files, whole, with_limit, wi
 from contrapose.lab.modalities.images.views import Recipe, Views
 from contrapose.lab.modalities.modality import DataSettings
 from contrapose.lab.modalities.source import Reader, Split, ViewMaker
-from contrapose.validate import check_directory
+from contrapose.validate import check_output_file
 
 ENDING = ".safetensors"
 _BATCH = 256  # images decoded at a time
@@ -94,7 +94,7 @@ def check_packed_path(path: Path) -> None:
     """Raise ValueError for a path that a packed copy cannot have."""
     if path.suffix != ENDING:
         raise ValueError(f"out: expected a file that ends with {ENDING}, got {path}")
-    check_directory("out", path.parent)
+    check_output_file("out", path)
 
 
 def pack(settings: DataSettings, views: Views, out: Path) -> Split:
