@@ -43,7 +43,7 @@ ul.verdicts li { border-left: .3rem solid #888; padding: .2rem .8rem; margin: .5
 ul.verdicts li.holds { border-color: #009E73 } ul.verdicts li.does-not-hold { border-color: #D55E00; border-left-style: double }
 ul.verdicts li.undecided, ul.verdicts li.too-short-to-tell { border-left-style: dashed } .note { font-size: .9rem; opacity: .85 }
 @media (max-width: 40rem) {
-  table { font-size: .75rem; hyphens: auto } th, td { padding: .3rem .25rem }
+  table { font-size: .75rem; hyphens: auto } th, td { padding: .3rem .15rem }
   tbody th { min-width: 4.5rem } td[data-value] { white-space: normal }
 }
 details { font-size: .85rem } dd { overflow-wrap: anywhere; margin-left: 1rem }
