@@ -191,7 +191,7 @@ def test_each_loss_at_each_temperature(capsys: pytest.CaptureFixture[str]) -> No
     others = "nt_xent(hardness=9.0, temperature=0.1)", "nt_xent(hardness=9.0, temperature=0.5)"
     assert both == ["dcl(temperature=0.1)", "dcl(temperature=0.5)", *others]
     message = error_message(capsys, "compare", "--losses", "simclr,cacr", "--temperatures", "0.1", "0.2")
-    assert "temperature: cacr has no setting temperature; it has the settings t_pos" in message
+    assert "--temperatures: cacr has no setting temperature; it has the settings t_pos" in message
 
 
 @pytest.mark.thorough
