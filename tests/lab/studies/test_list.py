@@ -150,7 +150,7 @@ def test_settings_are_part_of_the_name() -> None:
 def test_the_commands_take_settings() -> None:
     (plan,) = make_plans(["dystress/table3"], "paper", [], settings=read_settings(["epochs=7", "norm-views=together"]))
     assert {(run.epochs, run.norm_views) for run in plan.runs(1).values()} == {(7, "together")}
-    with pytest.raises(ValueError, match=r"precision: expected one of fp32, bf16, fp16, got 'bf17'"):
+    with pytest.raises(ValueError, match=r"precision: expected one of auto, fp32, bf16, fp16, got 'bf17'"):
         make_plans(["dystress/table3"], "paper", [], settings={"precision": "bf17"})
     for text, message in {
         "epoch=7": "set: expected NAME=VALUE with a setting of `contrapose train`, got 'epoch=7'; did you mean 'epochs'",

@@ -179,7 +179,7 @@ def write_shards(folder: Path, out: Path, *, images_per_tar: int) -> int:
     split = split_folder(folder, hold_out=0.0)
     out.mkdir(parents=True, exist_ok=True)
     parts = [("train", split.train)] + ([("test", split.test)] if split.test is not None else [])
-    numbered = 0
+    tars = 0
     with progress_bar("writing tars", sum(len(source) for _, source in parts)) as advance:
         for name, source in parts:
             assert isinstance(source, Files)
@@ -192,10 +192,10 @@ def write_shards(folder: Path, out: Path, *, images_per_tar: int) -> int:
                         _add(tar, source, index)
                         advance()
                 os.replace(path.with_name(f".{path.name}"), path)
-                numbered += 1
+                tars += 1
     if split.train.classes:
         (out / _CLASSES).write_text("".join(f"{name}\n" for name in split.train.classes))
-    return numbered
+    return tars
 
 
 def _add(tar: tarfile.TarFile, source: Files, index: int) -> None:

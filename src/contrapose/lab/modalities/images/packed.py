@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -125,33 +126,35 @@ def pack(settings: DataSettings, views: Views, out: Path) -> Split:
 
 def _write(file: Any, parts: dict[str, Files], recipe: Recipe, metadata: dict[str, str]) -> None:
     """Write a .safetensors file, its pixels in batches: safetensors itself would need them all in memory."""
-    side, tensors, shapes = recipe.resized, dict[str, Tensor](), dict[str, list[int]]()
-    for name, source in parts.items():
+    labels, names, images = list[_Entry](), list[_Entry](), list[_Entry]()
+    for part, source in parts.items():
         listed = b"\0".join(os.fsencode(os.path.relpath(path, metadata["folder"])) for path in _resolved(source))
-        tensors[f"{name}_names"] = torch.frombuffer(bytearray(listed), dtype=torch.uint8)
+        names.append(_Entry(f"{part}_names", "U8", (len(listed),), [listed]))
         if source.labels is not None:
-            tensors[f"{name}_labels"] = source.labels
+            labels.append(_Entry(f"{part}_labels", "I64", (len(source),), [source.labels.numpy().tobytes()]))
             metadata["classes"] = json.dumps(source.classes)
-        shapes[f"{name}_images"] = [len(source), 3, side, side]
+        batches = (pixels.numpy().tobytes() for pixels in whole(source, recipe, batch=_BATCH, workers=0))
+        images.append(_Entry(f"{part}_images", "U8", (len(source), 3, recipe.resized, recipe.resized), batches))
     header: dict[str, Any] = {"__metadata__": metadata}
-    offset = 0
-    # Labels first, because safetensors wants them aligned.
-    ordered = sorted(tensors, key=lambda name: tensors[name].dtype != torch.long)
-    for name in [*ordered, *shapes]:
-        tensor = tensors.get(name)
-        shape = shapes[name] if tensor is None else list(tensor.shape)
-        size = torch.Size(shape).numel() * (1 if tensor is None else tensor.element_size())
-        dtype = "I64" if tensor is not None and tensor.dtype == torch.long else "U8"
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]}
+    entries, offset = [*labels, *names, *images], 0  # labels first, since their eight bytes must be aligned
+    for entry in entries:
+        size = math.prod(entry.shape) * (8 if entry.dtype == "I64" else 1)
+        header[entry.name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     file.write(len(text).to_bytes(8, "little") + text)
-    for name in ordered:
-        file.write(tensors[name].numpy().tobytes())
-    for source in parts.values():
-        for pixels in whole(source, recipe, batch=_BATCH, workers=0):
-            file.write(pixels.numpy().tobytes())
+    for entry in entries:
+        file.writelines(entry.blocks)
+
+
+class _Entry(NamedTuple):
+    """A tensor to write."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    blocks: Iterable[bytes]
 
 
 def read_packed(path: Path) -> Split:
