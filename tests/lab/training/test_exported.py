@@ -286,3 +286,13 @@ def test_tied_weights_can_be_imported_and_exported(tmp_path: Path) -> None:
     assert imported["row"].tolist() == [4, 5, 6, 7]
     export(Encoder(tied, 4), tmp_path / "encoder.safetensors")
     assert load_file(tmp_path / "encoder.safetensors").keys() == tied.state_dict().keys()
+
+
+def test_the_model_card_has_baselines_and_the_objective(tmp_path: Path) -> None:
+    main(
+        ["train", "--data", "digits", "--limit", "64", "--batch", "32", "--epochs", "1", "--out", str(tmp_path / "run")]
+    )
+    main(["export", str(tmp_path / "run"), "-o", str(tmp_path / "encoder.safetensors")])
+    card = (tmp_path / "encoder.safetensors.md").read_text()
+    assert "- objective: nt_xent(temperature=0.2)" in card
+    assert re.search(r"- knn_top1: [\d.]+ \(without training: raw pixels [\d.]+, untrained encoder [\d.]+\)", card)

@@ -12,10 +12,10 @@ from contrapose.lab.training.collapse import MEANING, collapse_in_words
 from contrapose.lab.training.embedder import Embedder
 from contrapose.lab.training.model import Model
 from contrapose.lab.training.records.files import last_evaluation, read_records
-from contrapose.lab.training.records.past_run import RunProgress, is_score
+from contrapose.lab.training.records.past_run import PastRun, RunProgress, is_score
 
 _METRICS = ("uniformity", "alignment", "tolerance", "effective_rank", "feature_std")
-_SETTINGS = ("framework", "loss", "views", "batch", "epochs", "optimiser", "lr", "precision", "seed")
+_SETTINGS = ("framework", "loss", "objective", "views", "batch", "epochs", "optimiser", "lr", "precision", "seed")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ExportedEncoder:
         file     name of the exported file
         """
         run, kind, views = self.model.run, self.tower.kind, self.tower.views
-        scores = _scores(last_evaluation(folder, self.model.step))
+        scores = _scores(last_evaluation(folder, self.model.step), PastRun.read(folder).baselines)
         collapse = collapse_in_words([record for record in read_records(folder) if record["step"] <= self.model.step])
         progress = RunProgress.read(folder, run.describe(), self.model.step)
         warning = [] if progress.finished else ["", f"**Trained for {progress}.**"]
@@ -91,8 +91,8 @@ class ExportedEncoder:
         return "\n".join([f"# {file}", "", self.summary, *warning, *body, ""])
 
 
-def _scores(evaluation: Mapping[str, float]) -> list[str]:
-    """Return one line per score in a record; a metric of embeddings says which output it measures."""
+def _scores(evaluation: Mapping[str, float], baselines: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return one line per score in a record, with its baselines; a metric of embeddings says which output it measures."""
     lines = []
     for name, value in evaluation.items():
         metric = name.removeprefix("encoder_")
@@ -100,7 +100,8 @@ def _scores(evaluation: Mapping[str, float]) -> list[str]:
         if metric in _METRICS:
             lines.append(f"- {metric} of the {output}: {value:.6g}")
         elif name in ("epoch", "loss") or is_score(name):
-            lines.append(f"- {name}: {value:.6g}")
+            others = [f"{other} {scores[name]:.6g}" for other, scores in baselines.items() if name in scores]
+            lines.append(f"- {name}: {value:.6g}" + (f" (without training: {', '.join(others)})" if others else ""))
     return lines + (["", f"{MEANING}."] if "feature_std" in evaluation else [])
 
 
