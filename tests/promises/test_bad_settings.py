@@ -62,7 +62,7 @@ OF_OTHER_FRAMEWORKS = [
             "than the 40 negatives that moco has",
         ),
         ({"symmetric": True}, "symmetric: it is for moco; the framework is simclr"),
-        ({"precision": "fp8"}, "precision: expected one of fp32, bf16, fp16"),
+        ({"precision": "fp8"}, "precision: expected one of auto, fp32, bf16, fp16"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_read(

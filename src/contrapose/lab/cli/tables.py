@@ -70,8 +70,8 @@ def fold(text: str, width: int) -> str:
     >>> print(fold("nt_xent(temperature=cosine(0.07, 0.2), negatives=hardest(64))", 20))
     nt_xent(temperature=
     cosine(0.07, 0.2),
-    negatives=
-    hardest(64))
+    negatives=hardest(
+    64))
     """
     lines = [""]
     for word in re.findall(r"[^ (,=]*[ (,=]*", text):
