@@ -73,7 +73,7 @@ def test_evaluate_on_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[st
     added = {"linear_colours_top1", "linear_colours_best_top1"}
     assert augmented.keys() - scores.keys() == {*added, *(f"chance_{name}" for name in added)}
     assert "knn_top5" not in scores  # there are two classes
-    assert "k: expected at most 12 neighbours" in error_message(
+    assert "--knn: expected at most 12 neighbours" in error_message(
         capsys, "evaluate", str(run), "--data", str(other), "--knn", "20"
     )
     np.savez(other, train_images=images)
