@@ -26,6 +26,7 @@ def test_a_file_below_a_file(tmp_path: Path) -> None:
     check_output_file("out", tmp_path / "new" / "x.npz")
 
 
+@pytest.mark.thorough
 def test_errors_name_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(
         ["train", "--data", "digits", "--limit", "64", "--batch", "32", "--epochs", "1", "--out", str(tmp_path / "run")]

@@ -288,6 +288,7 @@ def test_tied_weights_can_be_imported_and_exported(tmp_path: Path) -> None:
     assert load_file(tmp_path / "encoder.safetensors").keys() == tied.state_dict().keys()
 
 
+@pytest.mark.thorough
 def test_the_model_card_has_baselines_and_the_objective(tmp_path: Path) -> None:
     main(
         ["train", "--data", "digits", "--limit", "64", "--batch", "32", "--epochs", "1", "--out", str(tmp_path / "run")]

@@ -28,6 +28,7 @@ def test_the_text_of_an_objective_can_be_given_back() -> None:
     assert checked > 30
 
 
+@pytest.mark.thorough
 def test_simclr_on_texts_and_on_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

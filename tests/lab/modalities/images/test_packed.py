@@ -121,6 +121,7 @@ def test_a_broken_file_leaves_nothing_behind(folder: Path) -> None:
     assert "broken.png" not in [path.name for path in split.train.names]
 
 
+@pytest.mark.thorough
 def test_a_run_on_a_packed_copy_has_the_same_weights(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
