@@ -89,8 +89,9 @@ def _line_display(runs: int, started: float) -> ProgressDisplay:
     def show_end(name: str, failure: str) -> None:
         nonlocal ended, printed
         ended, printed = ended + 1, time.monotonic()
-        elapsed = time.monotonic() - started
-        left = f", about {format_duration(elapsed / ended * (runs - ended))} left" if ended < runs else ""
+        since, done_then = first or (started, 0.0)
+        seconds = (printed - since) / max(0.02, ended - done_then)
+        left = f", about {format_duration(seconds * (runs - ended))} left" if ended < runs else ""
         print(f"{ended} of {runs}: {name} {f'failed: {failure}' if failure else 'done'}{left}", flush=True)
 
     return ProgressDisplay(on_step=show_step, on_end=show_end, on_skip=skip)
