@@ -165,9 +165,9 @@ class Framework(State, ABC):
         return z
 
     def join_views(self) -> None:
-        """Encode views that need statistics of their own in one pass, which is faster than one pass for each view.
+        """Replace batch norms so that views with statistics of their own pass the network together, which is faster.
 
-        Batch norms that are split or synchronised need one pass for each view.
+        Batch norms that are split or synchronised are not replaced; views then pass one by one.
         """
         if self.norm_views == "each" and not any(isinstance(module, ReplacementBatchNorm) for module in self.modules()):
             replace_norms(self, ViewBatchNorm)

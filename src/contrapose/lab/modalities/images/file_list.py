@@ -3,17 +3,45 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Self, TypeVar, overload
 
 import torch
 from torch import Tensor
 
 from contrapose.lab.modalities.tars import TarMember
 
+T = TypeVar("T")
 
-class FileList(Sequence[Path]):
+
+class CompactList(Sequence[T], ABC):
+    """A list of images whose elements are made when they are asked for."""
+
+    @abstractmethod
+    def take(self, indices: Tensor) -> Self:
+        """Return the images at these indices, in this order."""
+
+    @abstractmethod
+    def short_names(self) -> Iterator[str]:
+        """Yield each image's name after that of its parent folder or tar, such as cat/1.jpg."""
+
+    @abstractmethod
+    def element(self, index: int) -> T:
+        """Return one element."""
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> T | Self:
+        if isinstance(index, slice):
+            return self.take(torch.tensor(range(len(self))[index], dtype=torch.long))
+        return self.element(index)
+
+
+class FileList(CompactList[Path]):
     """Paths of files in a fixed order. A million paths take 50 MB, a tenth of a tuple of `Path` objects.
 
     All names are in one block of bytes; a `Path` is made when it is asked for.
@@ -69,13 +97,8 @@ class FileList(Sequence[Path]):
     def __iter__(self) -> Iterator[Path]:
         return map(self._path, *(part.tolist() for part in self._columns))
 
-    @overload
-    def __getitem__(self, index: int) -> Path: ...
-    @overload
-    def __getitem__(self, index: slice) -> FileList: ...
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return self.take(torch.tensor(range(len(self))[index], dtype=torch.long))
+    def element(self, index: int) -> Path:
+        """Return the path of one file."""
         return self._path(*(int(part[index]) for part in self._columns))
 
     def __eq__(self, other: object) -> bool:
@@ -84,7 +107,7 @@ class FileList(Sequence[Path]):
     __hash__ = None  # type: ignore[assignment]  # like a list
 
 
-class MemberList(Sequence[TarMember]):
+class MemberList(CompactList[TarMember]):
     """Images in tars, in little memory: a `TarMember` is made when it is asked for."""
 
     def __init__(self, names: FileList, offsets: Tensor, sizes: Tensor) -> None:
@@ -107,12 +130,7 @@ class MemberList(Sequence[TarMember]):
     def __len__(self) -> int:
         return len(self.offsets)
 
-    @overload
-    def __getitem__(self, index: int) -> TarMember: ...
-    @overload
-    def __getitem__(self, index: slice) -> MemberList: ...
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return self.take(torch.tensor(range(len(self))[index], dtype=torch.long))
+    def element(self, index: int) -> TarMember:
+        """Return one image in its tar."""
         tar, name = self.names.split(index)
         return TarMember(tar, int(self.offsets[index]), int(self.sizes[index]), name)

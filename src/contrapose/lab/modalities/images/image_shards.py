@@ -69,7 +69,9 @@ def list_shards(path: Path, *, hold_out: float) -> Split:
 
     train = part("train")
     if train is None:
-        raise ValueError(f"data: none of the tars of {path} is a training split, by their names")
+        raise ValueError(
+            f"data: by their names, the tars of {path} are validation and test splits; expected one with train in its name"
+        )
     test = part("test") or part("val")
     if test is None or test.labels is None:
         return with_held_out(Split(train, None, None), hold_out)
@@ -134,7 +136,7 @@ def _label(member: TarMember, content: bytes) -> int:
 
 
 def _write_index(path: Path, members: MemberList, labels: Tensor, names: Sequence[Sequence[str]], tars: str) -> None:
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     listed = b"\0".join(os.fsencode(name) for own in names for name in own)
     tensors = {
@@ -146,7 +148,8 @@ def _write_index(path: Path, members: MemberList, labels: Tensor, names: Sequenc
     }
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        save_file(tensors, part, {"format": _FORMAT, "tars": tars})
+        # Written by Python, whose errors are those of a full or read-only disk; safetensors has errors of its own.
+        part.write_bytes(save(tensors, {"format": _FORMAT, "tars": tars}))
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

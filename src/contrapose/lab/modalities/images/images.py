@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contrapose.lab.modalities.images.decoding import ImagePath
-from contrapose.lab.modalities.images.file_list import FileList, MemberList
+from contrapose.lab.modalities.images.file_list import CompactList
 from contrapose.lab.modalities.source import Reader, ViewMaker
 
 
@@ -92,7 +92,7 @@ class ResidentImages:
 def fingerprint(paths: Sequence[ImagePath]) -> str:
     """Return a checksum of the names of files and of their parent folders or tars."""
     # Whole paths are not used, so that a data set keeps its fingerprint when it is moved.
-    if isinstance(paths, FileList | MemberList):
+    if isinstance(paths, CompactList):
         names = "\n".join(paths.short_names())
     else:
         names = "\n".join(f"{path.parent.name}/{path.name}" for path in paths)
@@ -101,9 +101,7 @@ def fingerprint(paths: Sequence[ImagePath]) -> str:
 
 def take_paths(paths: Sequence[ImagePath], indices: Tensor) -> Sequence[ImagePath]:
     """Return the paths at these indices, in this order."""
-    return (
-        paths.take(indices) if isinstance(paths, FileList | MemberList) else tuple(paths[i] for i in indices.tolist())
-    )
+    return paths.take(indices) if isinstance(paths, CompactList) else tuple(paths[i] for i in indices.tolist())
 
 
 def class_counts(name: str, labels: Tensor | None, classes: tuple[str, ...]) -> list[int]:

@@ -112,6 +112,7 @@ def pack(settings: DataSettings, views: Views, out: Path) -> Split:
     if settings.skip_broken:
         split = without_broken(split, recipe)
     parts = {"train": split.train} | ({} if split.test is None else {"test": split.test})
+    out.parent.mkdir(parents=True, exist_ok=True)
     with out.with_name(f".{out.name}.part").open("wb") as file:
         try:
             _write(

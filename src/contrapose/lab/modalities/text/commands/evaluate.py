@@ -125,8 +125,8 @@ class SentenceTasks:
         """Return a text encoder's scores, and print them as tables on stderr.
 
         device      device on which classifiers run
-        start       a run's encoder before training, by its name in tables, empty if it is unknown; None for other encoders, of
-                    which nothing is said about a gain
+        start       a run's encoder before training, by its name in tables; empty if its weights are lost; None for encoders
+                    that were not trained here, for which no verdict on a gain is printed
         baselines   whether to score tf-idf
         """
         scores: dict[str, float] = {}
