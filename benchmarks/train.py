@@ -61,7 +61,9 @@ def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> 
     # All steps are within one epoch, since the graph reads the order of its images from tensors that hold one epoch.
     steps = min(steps, training.steps_per_epoch - 6)
     start = time.perf_counter()
-    captured = GraphedSteps(training.context, compiled=compiled)
+    captured = GraphedSteps(training.context)
+    if compiled:
+        captured.compile()
     captured.begin(0, 0)
     for _ in range(WARMUP_STEPS):
         captured.one()

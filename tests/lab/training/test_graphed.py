@@ -408,7 +408,7 @@ def test_a_step_that_cannot_be_captured_runs_eagerly(tmp_path: Path) -> None:
     losses_of_both = []
     for synchronises in (False, True):
         trainer = Trainer(run, tmp_path / str(synchronises), log=messages.append)
-        captured = GraphedSteps(trainer.context, compiled=False)
+        captured = GraphedSteps(trainer.context)
         loss_of = trainer.context.loss
 
         def read_loss(

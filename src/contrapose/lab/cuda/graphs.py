@@ -35,13 +35,19 @@ class GraphedStep:
         if self.done == WARMUP_STEPS:  # a capture records kernels without running them
             self.graph = self._capture()
 
+    def discard(self) -> None:
+        """Discard the captured graph, since the step has changed; the next calls run eagerly, until it is captured again."""
+        self.stream.synchronize()
+        self.graph, self.done = None, 0
+
     def _capture(self) -> torch.cuda.CUDAGraph | None:
         gc.collect()  # freeing an old graph during a capture would break it
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.stream.device)
         # If the step failed while a second stream had work, ending the capture raises too; the step's own error says more.
         failure: BaseException | None = None
         try:
-            with torch.cuda.graph(graph, stream=self.stream):
+            # Other threads may allocate memory meanwhile, since they prepare the next batches on streams of their own.
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                 try:
                     self.step()
                 except BaseException as error:

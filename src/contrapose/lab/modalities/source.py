@@ -11,7 +11,7 @@ per input shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -53,6 +53,14 @@ class ViewMaker(Protocol):
         """Batch size for evaluation on this device."""
 
 
+@runtime_checkable
+class KernelViewMaker(Protocol):
+    """A view maker that may have kernels of its own."""
+
+    def uses_kernels(self, device: torch.device) -> bool:
+        """Whether kernels make the views on this device; compiling `train` would then gain nothing."""
+
+
 class Reader(Protocol):
     """A source on a device."""
 
@@ -65,6 +73,25 @@ class Reader(Protocol):
 
     def plain(self) -> Iterator[Tensor]:
         """Evaluation inputs of all samples, in order and in batches."""
+
+
+@runtime_checkable
+class StagedReader(Protocol):
+    """A reader of samples on disk that makes views in two stages; the second can be part of a CUDA graph."""
+
+    def stage(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Generator[list[Tensor], None, None]:
+        """What `finish` needs of each batch of indices, on the device: tensors of the same shapes for every batch."""
+
+    def finish(self, staged: list[Tensor], index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
+        """Views of a batch."""
+
+
+def finish_each(
+    reader: StagedReader, batches: Sequence[list[int]], device: torch.device, *, seed: int, epoch: int
+) -> Iterator[list[Tensor]]:
+    """Yield the views of each batch of indices from both stages of a reader."""
+    for batch, staged in zip(batches, reader.stage(batches, seed=seed, epoch=epoch), strict=True):
+        yield reader.finish(staged, torch.as_tensor(batch, device=device), seed=seed, epoch=epoch)
 
 
 @runtime_checkable

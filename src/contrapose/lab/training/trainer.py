@@ -26,7 +26,7 @@ from contrapose.lab.training.continuation import claim_directory, continued_run,
 from contrapose.lab.training.defaults import resolve
 from contrapose.lab.training.eager import EagerSteps
 from contrapose.lab.training.epoch_evaluation import EpochEvaluation
-from contrapose.lab.training.graphed import COMPILED_STEPS, GraphedSteps, graph_obstacle
+from contrapose.lab.training.graphed import GraphedSteps, graph_obstacle
 from contrapose.lab.training.model import Model, model_of
 from contrapose.lab.training.optimisers import optimiser
 from contrapose.lab.training.precision import log_slow_precision
@@ -311,14 +311,8 @@ class Trainer:
         if obstacle:
             self.log(f"running eagerly, since {obstacle}")
             return
-        compiled = self.total_steps >= COMPILED_STEPS
-        how = (
-            "the first steps compile it"
-            if compiled
-            else "not compiled: for so few steps, compilation takes longer than it saves"
-        )
-        self.log(f"using one CUDA graph for the whole step; {how}")
-        self.steps = GraphedSteps(self.context, compiled=compiled)
+        self.log("using one CUDA graph for the whole step")
+        self.steps = GraphedSteps(self.context)
         # Networks are compiled for the batch size of training; evaluation must not compile them again for its own.
         self.model.evaluate_in(lambda: torch.compiler.set_stance("force_eager"))
 

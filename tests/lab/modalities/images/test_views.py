@@ -94,7 +94,7 @@ def test_where_changes_only_the_chosen_images() -> None:
 def test_boxes_are_distributed_as_torchvisions(shape: tuple[int, int], scale: tuple[float, float]) -> None:
     n = 4000
     u = uniform(torch.arange(n), 22, 3)
-    ours = Recipe(scale=scale).boxes(u[:, :20], u[:, 20], u[:, 21], shape)
+    ours = Recipe(scale=scale).boxes_from(u[:, :20], u[:, 20], u[:, 21], shape)
     torch.manual_seed(0)
     image = torch.zeros(3, *shape)
     theirs = torch.tensor([RandomResizedCrop.get_params(image, list(scale), [3 / 4, 4 / 3]) for _ in range(n)])

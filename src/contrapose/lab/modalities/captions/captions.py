@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 from contrapose.lab.modalities.captions.views import CaptionedBatch, CaptionViews
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.stream import Files
-from contrapose.lab.modalities.source import Reader, ViewMaker
+from contrapose.lab.modalities.source import Reader, StagedReader, ViewMaker
 from contrapose.lab.modalities.text.sentences import Sentences, TokenReader
 
 
@@ -147,8 +147,22 @@ class CaptionReader:
         """Yield the views of each batch of indices: images, then tokens."""
         for batch, images in zip(batches, self.images.train(batches, seed=seed, epoch=epoch), strict=True):
             index = torch.as_tensor(batch, device=self.first.device)
-            first, number = self.first[index], self.number[index]
-            yield [*images, *self.views.train_texts(self.captions, first, number, index, seed=seed, epoch=epoch)]
+            yield [*images, *self._texts(index, seed=seed, epoch=epoch)]
+
+    def _texts(self, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
+        first, number = self.first[index], self.number[index]
+        return self.views.train_texts(self.captions, first, number, index, seed=seed, epoch=epoch)
+
+    def stage(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Generator[list[Tensor], None, None]:
+        """Yield the first stage of each batch of streamed images."""
+        assert isinstance(self.images, StagedReader)
+        return self.images.stage(batches, seed=seed, epoch=epoch)
+
+    def finish(self, staged: list[Tensor], index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
+        """Return the views of a batch: images, then tokens."""
+        assert isinstance(self.images, StagedReader)
+        images = self.images.finish(staged, index, seed=seed, epoch=epoch)
+        return [*images, *self._texts(index, seed=seed, epoch=epoch)]
 
     def plain(self) -> Iterator[Tensor]:
         """Yield the images without augmentation, in batches."""

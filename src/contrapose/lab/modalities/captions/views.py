@@ -65,3 +65,7 @@ class CaptionViews:
     def evaluation_batch(self, device: torch.device) -> int:
         """Return the batch size for evaluation."""
         return self.images.evaluation_batch(device)
+
+    def uses_kernels(self, device: torch.device) -> bool:
+        """Return whether kernels make the images on this device."""
+        return self.images.uses_kernels(device)

@@ -48,11 +48,25 @@ class Problem:
     why: str
 
 
-def open_image(path: ImagePath, *, max_megapixels: float = DataSettings.max_megapixels) -> Image:
+class UnreadableImage(ValueError):
+    """An image file cannot be decoded; the message contains its path and index."""
+
+
+def readable(index: int, image: T | Problem) -> T:
+    """Return what was read of the image with this index; raise an error if its file is broken."""
+    if isinstance(image, Problem):
+        raise UnreadableImage(
+            f"data: image {index}, {image.path}, cannot be read: {image.why} (--skip-broken leaves such files out, "
+            "`contrapose data check` lists them)"
+        )
+    return image
+
+
+def open_image(path: ImagePath | BytesIO, *, max_megapixels: float = DataSettings.max_megapixels) -> Image:
     """Open an image file in one of `FORMATS`; its pixels are not decoded yet. Refuse an image with too many pixels."""
     from PIL import Image, UnidentifiedImageError
 
-    file = path if isinstance(path, Path) else BytesIO(path.read())
+    file = path if isinstance(path, Path | BytesIO) else BytesIO(path.read())
     if (file.stat().st_size if isinstance(file, Path) else len(file.getbuffer())) == 0:
         raise ValueError("the file is empty")
     try:
@@ -62,11 +76,19 @@ def open_image(path: ImagePath, *, max_megapixels: float = DataSettings.max_mega
     except Image.DecompressionBombError:  # Pillow's own limit, which the setting cannot exceed
         raise ValueError(f"it has more than {LARGEST_MEGAPIXELS} megapixels") from None
     # A file of a few kilobytes can declare gigabytes of pixels, so the size in the header is checked before decoding.
-    if image.width * image.height > max_megapixels * 1e6:
+    try:
+        check_megapixels(image.height, image.width, max_megapixels)
+    except ValueError:
         image.close()
-        size = f"{image.width} × {image.height}"
-        raise ValueError(f"{size} pixels are more than {max_megapixels:g} megapixels (the setting max_megapixels)")
+        raise
     return image
+
+
+def check_megapixels(height: int, width: int, most: float) -> None:
+    """Raise ValueError if an image has more than `most` megapixels."""
+    if width * height > most * 1e6:
+        size = f"{width} × {height}"
+        raise ValueError(f"{size} pixels are more than {most:g} megapixels (the setting max_megapixels)")
 
 
 def as_rgb(image: Image) -> Image:
@@ -100,7 +122,7 @@ def _eight_bits(image: Image) -> Image:
     return Image.fromarray((values.astype(np.float32) * (255 / white)).round().astype(np.uint8))
 
 
-def decode(path: ImagePath, *, max_megapixels: float = DataSettings.max_megapixels) -> Tensor:
+def decode(path: ImagePath | BytesIO, *, max_megapixels: float = DataSettings.max_megapixels) -> Tensor:
     """Decode an image at its own size, as uint8 (3, H, W)."""
     with open_image(path, max_megapixels=max_megapixels) as file:
         return _tensor(as_rgb(file))
@@ -140,9 +162,13 @@ def _tensor(image: Image) -> Tensor:
 
 @contextmanager
 def quiet_decoders() -> Iterator[None]:
-    """Silence Pillow's warnings about large images and damaged metadata in this block; errors are still raised."""
+    """Silence Pillow's warnings about large images and damaged metadata in this block; errors are still raised.
+
+    Also silenced is torchvision's advice to use TorchCodec, which replaces its decoders from version 0.29 on.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torchvision\.io")
         yield
 
 

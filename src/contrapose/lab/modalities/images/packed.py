@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from contrapose.lab.cuda.prefetch import prepare_ahead
 from contrapose.lab.modalities.images.file_list import FileList
 from contrapose.lab.modalities.images.images import Images, ResidentImages, fingerprint
 from contrapose.lab.modalities.images.layout import split_folder
 from contrapose.lab.modalities.images.stream import Files, whole, with_limit, without_broken
 from contrapose.lab.modalities.images.views import Recipe, Views
 from contrapose.lab.modalities.modality import DataSettings
-from contrapose.lab.modalities.source import Reader, Split, ViewMaker
+from contrapose.lab.modalities.source import Reader, Split, ViewMaker, finish_each
 from contrapose.validate import check_output_file
 
 ENDING = ".safetensors"
@@ -80,10 +81,20 @@ class MappedImages:
 
     def train(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Iterator[list[Tensor]]:
         """Yield the views of each batch of indices."""
-        for batch in batches:
-            index = torch.as_tensor(batch)
-            raw = self.pixels[index].to(self.device)
-            yield self.views.train(raw, index.to(self.device), seed=seed, epoch=epoch)
+        return finish_each(self, batches, self.device, seed=seed, epoch=epoch)
+
+    def stage(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Generator[list[Tensor], None, None]:
+        """Yield the squares of each batch of indices, on the device."""
+        return prepare_ahead(self._copy, batches, self.device)
+
+    def _copy(self, batch: list[int]) -> list[Tensor]:
+        pixels = self.pixels[torch.tensor(batch)]
+        pixels = pixels.pin_memory() if self.device.type == "cuda" else pixels
+        return [pixels.to(self.device, non_blocking=True)]
+
+    def finish(self, staged: list[Tensor], index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
+        """Return the views of a batch from its squares."""
+        return self.views.train(staged[0], index, seed=seed, epoch=epoch)
 
     def plain(self) -> Iterator[Tensor]:
         """Yield the evaluation inputs of all images, in batches."""

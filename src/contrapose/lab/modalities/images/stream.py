@@ -1,12 +1,12 @@
-"""Data sets that do not fit in memory: workers decode and crop; the device applies the other augmentations to batches."""
+"""Image files that are decoded on demand: on a GPU, or by workers, which also crop. The device does the rest in batches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,19 +19,22 @@ from contrapose.lab.counts import count_of, is_or_are
 from contrapose.lab.modalities.images.decoding import (
     ImagePath,
     Problem,
+    UnreadableImage,
     attempt,
     decode,
     decode_square,
     quiet_decoders,
     read_all,
+    readable,
 )
 from contrapose.lab.modalities.images.file_list import MemberList
 from contrapose.lab.modalities.images.folder import Listing, list_images
+from contrapose.lab.modalities.images.gpu_decoding import GpuDecoder, decodes_jpeg
 from contrapose.lab.modalities.images.images import Images, class_counts, fingerprint, take_paths
 from contrapose.lab.modalities.images.memory import check_memory
 from contrapose.lab.modalities.images.views import Recipe, Views
 from contrapose.lab.modalities.modality import DataSettings
-from contrapose.lab.modalities.source import Source, Split, ViewMaker
+from contrapose.lab.modalities.source import Reader, Source, Split, ViewMaker, finish_each
 from contrapose.lab.workers import TIMEOUT, LoadingFailed, start_loading
 
 _POLL = 2.0  # seconds between two checks for dead workers
@@ -82,7 +85,7 @@ class Files:
     def read(self, index: int) -> Tensor:
         """Decode one image as uint8 (1, 3, H, W)."""
         read = partial(decode, max_megapixels=self.max_megapixels)
-        return _readable(index, attempt(read, self.paths[index]))[None]
+        return readable(index, attempt(read, self.paths[index]))[None]
 
     def indexed_paths(self, indices: Sequence[int]) -> list[IndexedPath]:
         """Return the index and the path of each of these images: a worker needs nothing else."""
@@ -102,9 +105,11 @@ class Files:
             first += len(batch)
         return Images(self.name, pixels, self.labels, self.classes, self.paths)
 
-    def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> StreamedImages:
-        """Return a reader that leaves the files on disk; workers decode and crop them."""
+    def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> Reader:
+        """Return a reader that leaves the files on disk. A GPU decodes them if it can, and otherwise workers do."""
         assert isinstance(views, Views)
+        if decodes_jpeg(device):
+            return GpuDecodedImages(self, views, device, workers, timeout)
         return StreamedImages(self, views, device, workers, timeout)
 
 
@@ -126,18 +131,19 @@ class StreamedImages:
 
     def train(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Iterator[list[Tensor]]:
         """Yield the views of each batch of indices."""
+        return finish_each(self, batches, self.device, seed=seed, epoch=epoch)
+
+    def stage(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Generator[list[Tensor], None, None]:
+        """Yield the crops of each batch of indices, on the device."""
         cropped = crops(
-            self.source,
-            self.views,
-            batches,
-            seed=seed,
-            epoch=epoch,
-            workers=self.workers,
-            timeout=self.timeout,
+            self.source, self.views, batches, seed=seed, epoch=epoch, workers=self.workers, timeout=self.timeout
         )
-        for batch, parts in zip(batches, cropped, strict=True):
-            index = torch.as_tensor(batch, device=self.device)
-            yield self.views.finish([part.to(self.device) for part in parts], index, seed=seed, epoch=epoch)
+        for parts in cropped:
+            yield [part.to(self.device) for part in parts]
+
+    def finish(self, staged: list[Tensor], index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
+        """Return the views of a batch from its crops."""
+        return self.views.finish(staged, index, seed=seed, epoch=epoch)
 
     def plain(self) -> Iterator[Tensor]:
         """Yield the evaluation inputs of all images, in batches."""
@@ -146,18 +152,25 @@ class StreamedImages:
             yield recipe.plain(pixels.to(self.device))
 
 
-class UnreadableImage(ValueError):
-    """An image file cannot be decoded; the message contains its path and index."""
+@dataclass(frozen=True, eq=False)
+class GpuDecodedImages(StreamedImages):
+    """Files that threads read and a GPU decodes and crops."""
 
+    @cached_property
+    def decoder(self) -> GpuDecoder:
+        """The decoder of the files, which keeps their contents as far as they fit into memory."""
+        return GpuDecoder(self.source.paths, self.device, self.workers, self.source.max_megapixels)
 
-def _readable(index: int, image: Tensor | Problem) -> Tensor:
-    """Return a decoded image; raise an error if its file is broken."""
-    if isinstance(image, Problem):
-        raise UnreadableImage(
-            f"data: image {index}, {image.path}, cannot be read: {image.why} (--skip-broken leaves such files out, "
-            "`contrapose data check` lists them)"
-        )
-    return image
+    def stage(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Generator[list[Tensor], None, None]:
+        """Yield the crops of each batch of indices, on the device."""
+        return self.decoder.batches(batches, lambda x, i: self.views.crop_each(x, i, seed=seed, epoch=epoch))
+
+    def plain(self) -> Iterator[Tensor]:
+        """Yield the evaluation inputs of all images, in batches."""
+        size = self.views.evaluation_batch(self.device)
+        batches = [list(range(len(self.source)))[first : first + size] for first in range(0, len(self.source), size)]
+        for (inputs,) in self.decoder.batches(batches, lambda images, indices: [self.views.plain_each(images)]):
+            yield inputs
 
 
 @dataclass(frozen=True)
@@ -172,8 +185,8 @@ class _Crops(Dataset[list[Tensor]]):
     def __getitem__(self, image: IndexedPath) -> list[Tensor]:
         read = partial(decode, max_megapixels=self.max_megapixels)
         with quiet_decoders():
-            pixels, index = _readable(image[0], attempt(read, image[1]))[None], torch.tensor([image[0]])
-        return [crop[0] for crop in self.views.crop(pixels, index, seed=self.seed, epoch=self.epoch)]
+            pixels = readable(image[0], attempt(read, image[1]))
+        return self.views.crop_one(pixels, image[0], seed=self.seed, epoch=self.epoch)
 
 
 @dataclass(frozen=True)
@@ -185,7 +198,7 @@ class _Squares(Dataset[Tensor]):
 
     def __getitem__(self, image: IndexedPath) -> Tensor:
         with quiet_decoders():
-            return _readable(image[0], attempt(self.decode, image[1]))
+            return readable(image[0], attempt(self.decode, image[1]))
 
     def decode(self, path: ImagePath) -> Tensor:
         size, resized = self.recipe.size, self.recipe.resized
@@ -220,7 +233,7 @@ def whole(source: Files, recipe: Recipe, *, batch: int, workers: int, timeout: f
     # The reader is closed at the first broken file, so that the progress bar ends before the error is printed.
     with closing(read_all(source.paths, squares.decode, "reading images")) as images:
         for indices in batches:
-            yield torch.stack([_readable(index, next(images)) for index in indices])
+            yield torch.stack([readable(index, next(images)) for index in indices])
 
 
 def with_limit(split: Split, max_megapixels: float) -> Split:
@@ -243,12 +256,12 @@ def without_broken(split: Split, recipe: Recipe) -> Split:
             raise ValueError(f"data: none of the {len(source)} images of {source.name} can be read: {_some(problems)}")
         return source.subset([index for index in range(len(source)) if index not in broken])
 
-    readable = split.map(keep_readable)
+    kept = split.map(keep_readable)
     if not problems:
-        return readable
+        return kept
     count = f"{count_of(len(problems), 'broken file')} {is_or_are(len(problems))}"
     note = f"data: {count} left out, after all files were decoded once: {_some(problems)}"
-    return replace(readable, notes=(*split.notes, note))
+    return replace(kept, notes=(*split.notes, note))
 
 
 def _some(problems: Sequence[Problem]) -> str:

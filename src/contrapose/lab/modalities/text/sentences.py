@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -122,6 +122,15 @@ class TokenReader:
             index = torch.as_tensor(batch)
             raw = _trim(self._rows(index))
             yield self.views.train(raw, index.to(self.device), seed=seed, epoch=epoch)
+
+    def stage(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Generator[list[Tensor], None, None]:
+        """Yield the tokens of each batch of indices, on the device."""
+        for batch in batches:
+            yield [self._rows(torch.as_tensor(batch))]
+
+    def finish(self, staged: list[Tensor], index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
+        """Return the views of a batch from its tokens."""
+        return self.views.train(staged[0], index, seed=seed, epoch=epoch)
 
     def plain(self) -> Iterator[Tensor]:
         """Yield the first column of all rows, in batches."""

@@ -9,12 +9,14 @@ torch.Size([2, 4, 3, 32, 32])
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 import torch
 from torch import Tensor
 
+from contrapose.lab.modalities.images.views import operations
 from contrapose.lab.modalities.images.views.recipe import Recipe
 from contrapose.lab.modalities.images.views.recipes import LOCAL, RECIPES
 from contrapose.lab.modalities.source import AUGMENTATIONS
@@ -102,6 +104,38 @@ class Views:
     def crop(self, images: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
         """Crop whole images, which is the first step of each view; return one tensor (B, 3, size, size) per view."""
         return [recipe.crop(images, index, seed, epoch, view) for view, recipe in enumerate(self.recipes)]
+
+    def crop_one(self, image: Tensor, index: int, *, seed: int, epoch: int) -> list[Tensor]:
+        """Crop one image (3, H, W) on the CPU; return one tensor (3, size, size) per view."""
+        return [recipe.crop_one(image, index, seed, epoch, view) for view, recipe in enumerate(self.recipes)]
+
+    def crop_each(self, images: Sequence[Tensor], indices: Sequence[int], *, seed: int, epoch: int) -> list[Tensor]:
+        """Crop images of different sizes (3, H, W) on a GPU; return one tensor (B, 3, size, size) per view."""
+        from contrapose.lab.modalities.images.views import kernels
+
+        # Boxes are computed on the CPU, so that they are the same to the bit as those of images that workers crop.
+        index, shape = torch.tensor(indices), torch.tensor([image.shape[1:] for image in images])
+        boxes = [recipe.boxes(index, seed, epoch, view, shape=shape) for view, recipe in enumerate(self.recipes)]
+        pixels, places = kernels.join(images)
+        on_device = torch.stack([torch.stack(box) for box in boxes]).to(pixels.device)
+        return [
+            kernels.crop(pixels, places, tuple(box), recipe.size, cubic=recipe.cubic)
+            for box, recipe in zip(on_device, self.recipes, strict=True)
+        ]
+
+    def plain_each(self, images: Sequence[Tensor]) -> Tensor:
+        """Return the evaluation inputs (B, 3, size, size) of images of different sizes (3, H, W) on a GPU."""
+        from contrapose.lab.modalities.images.views import kernels
+
+        recipe = self.recipes[0]
+        boxes = torch.tensor([recipe.plain_window(*image.shape[1:]) for image in images])
+        pixels, places = kernels.join(images)
+        inputs = kernels.resample(pixels, places, boxes.to(pixels.device), recipe.size)
+        return operations.normalize(inputs, recipe.mean, recipe.std)
+
+    def uses_kernels(self, device: torch.device) -> bool:
+        """Return whether kernels make the views on this device."""
+        return any(recipe.kernels(device) is not None for recipe in self.recipes)
 
     def finish(self, crops: list[Tensor], index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
         """Apply the steps after the crop to a batch; the result has the same form as that of `train`."""

@@ -6,12 +6,13 @@ Images are (B, 3, H, W) in [0, 1]; parameters are (B,). Results equal torchvisio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+NO_OPERATION = 4  # in an order of colour operations; 0 to 3 are brightness, contrast, saturation and hue
 _GRAY = (0.2989, 0.587, 0.114)  # ITU-R 601-2 luma, with torchvision's rounding
 
 
@@ -76,6 +77,14 @@ def crop_resize(
     columns = torch.where(flip[:, None, None], columns.flip(1), columns)
     resized = rows[:, None] @ images @ columns.transpose(1, 2)[:, None]
     return resized.clamp(0, 1) if cubic else resized  # a cubic kernel overshoots
+
+
+def resize_one(box: Tensor, size: int, *, flip: bool, cubic: bool = False) -> Tensor:
+    """Resize one image, uint8 (3, H, W), to float (3, size, size) with antialiasing, and mirror it if `flip` is true."""
+    mode = "bicubic" if cubic else "bilinear"
+    resized = interpolate(box[None].float() / 255, (size, size), mode=mode, antialias=True, align_corners=False)[0]
+    resized = resized.clamp(0, 1) if cubic else resized
+    return resized.flip(2) if flip else resized
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
@@ -176,6 +185,21 @@ def hue(images: Tensor, shift: Tensor) -> Tensor:
         k = (offset + sector) % 6
         channels.append(value - value * s * torch.minimum(k, 4 - k).clamp(0, 1))
     return torch.stack(channels, 1)
+
+
+def jitter(images: Tensor, order: Sequence[Tensor], factors: Sequence[Tensor], used: Sequence[bool]) -> Tensor:
+    """Apply brightness, contrast, saturation and hue in each image's order.
+
+    order     for each position, the number of the operation (B,), or `NO_OPERATION`
+    factors   the parameter of each operation (B,)
+    used      whether each operation is used at all
+    """
+    for operations in order:
+        # At every position, each operation applies to some of the images.
+        for number, operation in enumerate((brightness, contrast, saturation, hue)):
+            if used[number]:
+                images = where(operations == number, operation, images, factors[number])
+    return images
 
 
 def solarize(images: Tensor) -> Tensor:

@@ -1,0 +1,54 @@
+"""Prepare batches ahead of their use, in another thread and on another CUDA stream."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+_AHEAD = 2  # batches
+
+
+def prepare_ahead(
+    prepare: Callable[[T], list[Tensor]], items: Iterable[T], device: torch.device
+) -> Generator[list[Tensor], None, None]:
+    """Yield `prepare(item)` for each item, in order; while one is used, the next ones are prepared.
+
+    The current stream waits for what `prepare` queued on the device. `items` are taken in this thread, ahead of their use. On a
+    CPU, nothing is prepared ahead.
+    """
+    if device.type != "cuda":
+        yield from map(prepare, items)
+        return
+    stream = torch.cuda.Stream(device)
+
+    def run(item: T) -> tuple[list[Tensor], torch.cuda.Event]:
+        with torch.cuda.stream(stream):
+            tensors, ready = prepare(item), torch.cuda.Event()
+            ready.record(stream)
+        return tensors, ready
+
+    def use(future: Future[tuple[list[Tensor], torch.cuda.Event]]) -> list[Tensor]:
+        tensors, ready = future.result()
+        current = torch.cuda.current_stream(device)
+        current.wait_event(ready)
+        for tensor in tensors:
+            tensor.record_stream(current)  # so that its memory is not reused on the other stream too early
+        return tensors
+
+    waiting: deque[Future[tuple[list[Tensor], torch.cuda.Event]]] = deque()
+    thread = ThreadPoolExecutor(1)
+    try:
+        for item in items:
+            waiting.append(thread.submit(run, item))
+            if len(waiting) > _AHEAD:
+                yield use(waiting.popleft())
+        while waiting:
+            yield use(waiting.popleft())
+    finally:
+        thread.shutdown(cancel_futures=True)
