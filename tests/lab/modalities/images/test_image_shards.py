@@ -16,7 +16,7 @@ from contrapose.lab.modalities.images.file_list import MemberList
 from contrapose.lab.modalities.images.image_shards import INDEX, write_shards
 from contrapose.lab.modalities.images.load import load
 from contrapose.lab.modalities.images.stream import Files
-from contrapose.lab.modalities.tars import TarMember
+from contrapose.lab.modalities.stored_files import ShardMember
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_tars_have_the_images_and_classes_of_their_folder(shards: Path, tmp_path
         assert original.labels is not None
         contents = [path.read_bytes() for path in original.paths if isinstance(path, Path)]
         pairs = set(zip(contents, original.labels.tolist(), strict=True))
-        members = [path.read() for path in found.paths if isinstance(path, TarMember)]
+        members = [path.read() for path in found.paths if isinstance(path, ShardMember)]
         assert (set(zip(members, found.labels.tolist(), strict=True)), len(members)) == (pairs, 40)
     assert copy.train.labels is not None
     first = copy.train.labels[:15]
@@ -124,9 +124,9 @@ def test_a_tar_that_ends_early_is_named(shards: Path) -> None:
 def test_a_list_of_members_takes_little_memory(shards: Path) -> None:
     paths = load(str(shards)).train.paths
     assert isinstance(paths, MemberList)
-    assert isinstance(paths[-1], TarMember)
+    assert isinstance(paths[-1], ShardMember)
     assert [member.name for member in paths[1:3]] == [paths[1].name, paths[2].name]
-    assert paths.tar_numbers.tolist() == [number for number in (3, 4, 5) for _ in range(15)][:40]
+    assert paths.shard_numbers.tolist() == [number for number in (3, 4, 5) for _ in range(15)][:40]
 
 
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,8 @@ from contrapose.lab.modalities.images.stream import Files
 from contrapose.lab.modalities.progress import progress_bar
 from contrapose.lab.modalities.shards import MEMBER, find_tars, first_tar, has_captions, splits_by_name
 from contrapose.lab.modalities.source import Split
-from contrapose.lab.modalities.tars import TarMember, list_tar
+from contrapose.lab.modalities.stored_files import ShardMember
+from contrapose.lab.modalities.tars import list_tar
 from contrapose.randomness import permutation
 
 INDEX = "contrapose-index.safetensors"
@@ -60,8 +61,8 @@ def list_shards(path: Path, *, hold_out: float) -> Split:
     classes = _class_names(path, labels) if has_labels else ()
 
     def part(role: str) -> Files | None:
-        tar_numbers = torch.tensor([number for number, own in enumerate(roles) if own == role], dtype=torch.int32)
-        chosen = torch.isin(files.tar_numbers, tar_numbers).nonzero().flatten()
+        shard_numbers = torch.tensor([number for number, own in enumerate(roles) if own == role], dtype=torch.int32)
+        chosen = torch.isin(files.shard_numbers, shard_numbers).nonzero().flatten()
         if not len(chosen):
             return None
         own = labels[chosen] if has_labels and len(classes) > 1 else None
@@ -106,12 +107,12 @@ def _listing(tars: Sequence[Path], folder: Path) -> tuple[MemberList, Tensor]:
     return members, torch.tensor(labels)
 
 
-def _list_tar(tar: Path) -> tuple[list[TarMember], list[int]]:
+def _list_tar(tar: Path) -> tuple[list[ShardMember], list[int]]:
     """Return the images in a tar and their labels, `_NO_LABEL` for images without one."""
     listing = list_tar(tar)
     if listing.problem:
         raise ValueError(f"data: {tar} {listing.problem}; copy or download it again")
-    images: dict[str, TarMember] = {}
+    images: dict[str, ShardMember] = {}
     classes: dict[str, int] = {}
     with tar.open("rb") as file:
         for member in listing.members:
@@ -128,7 +129,7 @@ def _list_tar(tar: Path) -> tuple[list[TarMember], list[int]]:
     return list(images.values()), [classes.get(key, _NO_LABEL) for key in images]
 
 
-def _label(member: TarMember, content: bytes) -> int:
+def _label(member: ShardMember, content: bytes) -> int:
     text = content.decode(errors="replace").strip()
     if not text.isdecimal():
         raise ValueError(f"data: {member} is not a class: expected a whole number from 0 on, got {text!r}")
