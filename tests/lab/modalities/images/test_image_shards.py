@@ -22,7 +22,7 @@ from contrapose.lab.modalities.stored_files import ShardMember
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
     """Return tars of 20 cats and 20 dogs, for training and for test, 15 images in each."""
-    assert write_shards(write_folder(tmp_path / "mine"), tmp_path / "shards", images_per_tar=15) == 6
+    assert write_shards(write_folder(tmp_path / "mine"), tmp_path / "shards", images_per_file=15) == 6
     return tmp_path / "shards"
 
 
@@ -132,7 +132,7 @@ def test_a_list_of_members_takes_little_memory(shards: Path) -> None:
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     write_folder(tmp_path / "mine")
     monkeypatch.chdir(tmp_path)
-    main(["data", "convert", "mine", "-o", "tars", "--images-per-tar", "25"])
+    main(["data", "convert", "mine", "-o", "tars", "--images-per-file", "25"])
     output = capsys.readouterr().out
     assert output == "4 tars in tars\ntrain with: contrapose train --data tars --stream\n"
     main(["data", "check", "tars"])
@@ -140,7 +140,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     for arguments, message in (
         (["mine", "-o", "tars"], "--out: tars is not empty"),
         (["missing", "-o", "new"], "path: expected a folder of images, but missing is not a folder"),
-        (["mine", "-o", "new", "--images-per-tar", "0"], "--images-per-tar"),
+        (["mine", "-o", "new", "--images-per-file", "0"], "--images-per-file"),
     ):
         with pytest.raises(SystemExit):
             main(["data", "convert", *arguments])
