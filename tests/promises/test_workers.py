@@ -25,12 +25,12 @@ def folder(tmp_path: Path) -> Path:
     return write_folder(tmp_path / "mine")
 
 
-@pytest.fixture(params=["files", "tars"])
-def files_or_tars(request: pytest.FixtureRequest, folder: Path) -> Path:
+@pytest.fixture(params=["files", "webdataset", "litdata"])
+def files_or_shards(request: pytest.FixtureRequest, folder: Path) -> Path:
     if request.param == "files":
         return folder
-    write_shards(folder, folder.parent / "tars", images_per_tar=7)
-    return folder.parent / "tars"
+    write_shards(folder, folder.parent / "shards", images_per_file=7, to=request.param)
+    return folder.parent / "shards"
 
 
 def hashes(directory: Path) -> tuple[int, ...]:
@@ -45,10 +45,12 @@ def hashes(directory: Path) -> tuple[int, ...]:
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 @pytest.mark.parametrize("numbers", [(0, 2), pytest.param((0, 1, 4), marks=pytest.mark.slow)], ids=str)
 def test_any_number_of_workers_gives_the_same_weights(
-    numbers: tuple[int, ...], files_or_tars: Path, tmp_path: Path, promise: Promise
+    numbers: tuple[int, ...], files_or_shards: Path, tmp_path: Path, promise: Promise
 ) -> None:
     for workers in numbers:
-        trainer = Trainer(streamed_run(files_or_tars), tmp_path / str(workers), log=lambda text: None, workers=workers)
+        trainer = Trainer(
+            streamed_run(files_or_shards), tmp_path / str(workers), log=lambda text: None, workers=workers
+        )
         assert len(trainer.split.train) == 40
         assert trainer.train()["knn_top1"] >= 0
         promise.case()
@@ -59,9 +61,9 @@ def test_any_number_of_workers_gives_the_same_weights(
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("workers", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_killed_within_an_epoch_and_resumed_with_other_workers(
-    workers: int, files_or_tars: Path, tmp_path: Path, promise: Promise
+    workers: int, files_or_shards: Path, tmp_path: Path, promise: Promise
 ) -> None:
-    run = replace(streamed_run(files_or_tars), epochs=3, knn_every=3)
+    run = replace(streamed_run(files_or_shards), epochs=3, knn_every=3)
     Trainer(run, tmp_path / "whole", log=lambda text: None).train()
     code = f"""
 import os, signal

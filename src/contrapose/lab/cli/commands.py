@@ -104,7 +104,8 @@ COMMANDS = {
     "data convert": Command(
         "cli.data",
         "DataConvert",
-        "Copy a folder of images to WebDataset's tars, which network disks and object stores read faster than single files.",
+        "Copy a folder of images to WebDataset's tars or LitData's chunks, which network disks and object stores read faster "
+        "than single files.",
     ),
     "study list": Command("cli.study", "StudyList", "List every table and figure in the four papers."),
     "study show": Command(

@@ -116,26 +116,27 @@ class DataPack(DeviceOption):
 
 @dataclass(frozen=True)
 class DataConvert:
-    """Copy a folder of images to WebDataset's tars, which network disks and object stores read faster than single files.
+    """Copy a folder of images to WebDataset's tars or LitData's chunks, which network disks and object stores read faster than
+    single files.
 
-    Files are copied as they are, in a random order, with their classes. `train --data OUT --stream` reads one tar after the other
-    and shuffles windows of 8,192 images; every epoch has every image once, and a run can be resumed at any step.
+    Files are copied as they are, in a random order, with their classes. `train --data OUT --stream` reads one file after the
+    other and shuffles windows of 8,192 images; every epoch has every image once, and a run can be resumed at any step.
     """
 
     path: Positional[Path]
     """A folder of images."""
     out: Annotated[Path, arg(aliases=["-o"])]
-    """The folder to write the tars to; it must be empty, or not exist."""
+    """The folder to write to; it must be empty, or not exist."""
     to: str = "webdataset"
-    """The format; webdataset is the only one."""
-    images_per_tar: int = 1000
-    """Number of images in a tar; larger tars are read faster, smaller ones are easier to copy."""
+    """The format: webdataset (tars), or litdata (chunks and index.json, in train/ and test/ if the folder has both)."""
+    images_per_file: int = 1000
+    """Number of images in a tar or chunk; larger ones are read faster, smaller ones are easier to copy."""
 
     @allow_progress_bars()
     def __call__(self) -> None:
-        """Write the tars and print how to train with them."""
-        check_count("images_per_tar", self.images_per_tar, least=1)
-        check_known("to", self.to, ("webdataset",))
+        """Write the files and print how to train with them."""
+        check_count("images_per_file", self.images_per_file, least=1)
+        check_known("to", self.to, ("webdataset", "litdata"))
         kind = modality(recognise(str(self.path)))
-        for line in kind.convert(self.path, self.out, samples_per_tar=self.images_per_tar):
+        for line in kind.convert(self.path, self.out, to=self.to, samples_per_file=self.images_per_file):
             print(line)

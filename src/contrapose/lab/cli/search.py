@@ -20,7 +20,8 @@ from contrapose.lab.devices import DeviceOption
 from contrapose.lab.modalities import Source
 from contrapose.lab.modalities.previews import Collection
 from contrapose.lab.modalities.progress import allow_progress_bars
-from contrapose.lab.modalities.tars import TarMember, printable
+from contrapose.lab.modalities.stored_files import ShardMember
+from contrapose.lab.modalities.tars import printable
 from contrapose.lab.report.search import Match, SearchResult, search_page
 from contrapose.lab.training import Embedder, Model
 from contrapose.lab.training.model import load_any
@@ -200,13 +201,13 @@ def _embed(tower: Embedder, source: Source, folder: Path, *, step: int, skip_bro
 
 def _fingerprint(source: Source, skip_broken: bool) -> str:
     """Return a checksum of the files' paths, sizes and modification times, so that edited files are embedded again."""
-    changed = cache(lambda path: os.stat(path).st_mtime_ns)  # many images may be in one tar
+    changed = cache(lambda path: os.stat(path).st_mtime_ns)  # many images may be in one shard
     digest = hashlib.blake2b(f"{skip_broken}".encode(), digest_size=8)
     if not source.paths:
         digest.update(source.fingerprint.encode())
     for file in source.paths:
-        if isinstance(file, TarMember):
-            place: Any = file.tar.absolute(), file.offset, file.size, changed(file.tar)
+        if isinstance(file, ShardMember):
+            place: Any = file.shard.absolute(), file.offset, file.size, changed(file.shard)
         elif isinstance(file, Path):
             place = file.absolute(), 0, file.stat().st_size, changed(file)
         else:  # a picture in a built-in set, which never changes

@@ -179,8 +179,8 @@ class Modality(ABC, Generic[V]):
         """Write a packed copy of a data set, which is faster to read, and yield lines about it."""
         raise ValueError(f"path: only a folder of images can be packed, got {settings.data}")
 
-    def convert(self, path: Path, out: Path, *, samples_per_tar: int) -> Iterator[str]:
-        """Copy a data set to WebDataset's tars, and yield lines about them."""
+    def convert(self, path: Path, out: Path, *, to: str, samples_per_file: int) -> Iterator[str]:
+        """Copy a data set to WebDataset's tars or LitData's chunks, and yield lines about them."""
         raise ValueError(f"path: only a folder of images can be converted, got {path}")
 
     def can_stream(self, name: str) -> bool:

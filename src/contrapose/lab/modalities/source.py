@@ -19,7 +19,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from contrapose.lab.modalities.tars import StoredFile
+from contrapose.lab.modalities.stored_files import StoredFile
 
 # Augmentations for supervised training, see `ViewMaker.light`
 AUGMENTATIONS = ("crops", "flips", "colours", "jittered")

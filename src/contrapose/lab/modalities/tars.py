@@ -1,4 +1,4 @@
-"""Members of tar files, read in place. Nothing is extracted, so a member's name never becomes a path on disk."""
+"""List the members of tar files. Nothing is extracted, so a member's name never becomes a path on disk."""
 
 from __future__ import annotations
 
@@ -7,64 +7,18 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol, runtime_checkable
+
+from contrapose.lab.modalities.stored_files import ShardMember
 
 # Errors that `tarfile` raises for damaged headers: its own, and errors from failed conversions to numbers and text.
 _DAMAGES = (tarfile.TarError, ValueError, OverflowError, EOFError)
-
-
-@runtime_checkable
-class StoredFile(Protocol):
-    """A file that has no path on disk, such as `TarMember`."""
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-
-    @property
-    def parent(self) -> Path:
-        """The folder or tar that contains the file."""
-
-    def read(self) -> bytes:
-        """Return the content."""
-
-
-@dataclass(frozen=True, slots=True)
-class TarMember:
-    """A file inside a tar, from `list_tar`. Its content is read on demand, and the object is cheap to pickle."""
-
-    tar: Path
-    offset: int  # position of its first byte in the tar
-    size: int
-    name: str  # name for messages: characters that cannot be printed are escaped
-
-    @property
-    def parent(self) -> Path:
-        """The tar, by analogy with `Path.parent`."""
-        return self.tar
-
-    def read(self) -> bytes:
-        """Return the content."""
-        with self.tar.open("rb") as file:
-            return self.read_from(file)
-
-    def read_from(self, file: BinaryIO) -> bytes:
-        """Return the content from an open tar, so that reading many members opens the tar only once."""
-        file.seek(self.offset)
-        content = file.read(self.size)
-        if len(content) < self.size:
-            raise ValueError(f"{self.tar} has changed since it was listed: it ends inside {self.name}")
-        return content
-
-    def __str__(self) -> str:
-        return f"{self.tar}/{self.name}"
 
 
 @dataclass(frozen=True)
 class TarListing:
     """The complete files in a tar, and the reason why others may be missing."""
 
-    members: tuple[TarMember, ...]
+    members: tuple[ShardMember, ...]
     problem: str  # a predicate for a message, such as "is cut off after a.jpg"; empty if the tar is complete
 
 
@@ -76,7 +30,7 @@ def list_tar(path: Path) -> TarListing:
             for info in _increasing(tar):
                 # Sparse files are stored in pieces, and links have no content.
                 if info.isreg() and not info.issparse() and info.offset_data + info.size <= size:
-                    members.append(TarMember(path, info.offset_data, info.size, printable(info.name)))
+                    members.append(ShardMember(path, info.offset_data, info.size, printable(info.name)))
             problem = "" if _ends_at(path, tar.offset) else "is cut off or damaged"
     except _DAMAGES as error:
         if not members:

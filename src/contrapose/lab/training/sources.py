@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from contrapose.lab.modalities import Split
-from contrapose.lab.modalities.tars import StoredFile
+from contrapose.lab.modalities.stored_files import StoredFile
 from contrapose.lab.training.build import prepare
 from contrapose.lab.training.run import Run
 

@@ -18,11 +18,12 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from contrapose.lab.modalities.captions.files import CaptionList, TarMember, is_captions, open_captions
+from contrapose.lab.modalities.captions.files import CaptionList, is_captions, open_captions
 from contrapose.lab.modalities.images.inputs import decode
 from contrapose.lab.modalities.images.stream import Files, crops, whole
 from contrapose.lab.modalities.images.views import Recipe, Views
 from contrapose.lab.modalities.shards import expand_braces
+from contrapose.lab.modalities.stored_files import ShardMember
 
 CAPTIONS = {
     "a.jpg": ("A dog runs .", 'A sign that says " stop'),
@@ -302,7 +303,7 @@ def test_a_tar(tmp_path: Path) -> None:
     }
     assert (opened.name, opened.splits, opened.notes) == ("pairs.tar", (), ())
     member = opened.images[2]
-    assert isinstance(member, TarMember)
+    assert isinstance(member, ShardMember)
     assert member.read() == image_bytes("0002.jpg")
     assert str(member) == f"{tmp_path}/pairs.tar/x/0002.JPEG"
     assert pickle.loads(pickle.dumps(member)) == member
@@ -446,7 +447,7 @@ def test_a_broken_member_is_named(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=rf"^data: image 0, .*a\.tar/[be]\.jpg, cannot be read: {reason}"):
             next(whole(Files("members", images[index:], None), Recipe(32), batch=2, workers=0))
     member = images[0]
-    assert isinstance(member, TarMember)
+    assert isinstance(member, ShardMember)
     path.write_bytes(path.read_bytes()[: member.offset + 5])
     with pytest.raises(ValueError, match=r"has changed since it was listed: it ends inside 0000\.jpg"):
         member.read()

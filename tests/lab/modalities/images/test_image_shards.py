@@ -16,13 +16,13 @@ from contrapose.lab.modalities.images.file_list import MemberList
 from contrapose.lab.modalities.images.image_shards import INDEX, write_shards
 from contrapose.lab.modalities.images.load import load
 from contrapose.lab.modalities.images.stream import Files
-from contrapose.lab.modalities.tars import TarMember
+from contrapose.lab.modalities.stored_files import ShardMember
 
 
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
     """Return tars of 20 cats and 20 dogs, for training and for test, 15 images in each."""
-    assert write_shards(write_folder(tmp_path / "mine"), tmp_path / "shards", images_per_tar=15) == 6
+    assert write_shards(write_folder(tmp_path / "mine"), tmp_path / "shards", images_per_file=15) == 6
     return tmp_path / "shards"
 
 
@@ -52,7 +52,7 @@ def test_tars_have_the_images_and_classes_of_their_folder(shards: Path, tmp_path
         assert original.labels is not None
         contents = [path.read_bytes() for path in original.paths if isinstance(path, Path)]
         pairs = set(zip(contents, original.labels.tolist(), strict=True))
-        members = [path.read() for path in found.paths if isinstance(path, TarMember)]
+        members = [path.read() for path in found.paths if isinstance(path, ShardMember)]
         assert (set(zip(members, found.labels.tolist(), strict=True)), len(members)) == (pairs, 40)
     assert copy.train.labels is not None
     first = copy.train.labels[:15]
@@ -124,15 +124,15 @@ def test_a_tar_that_ends_early_is_named(shards: Path) -> None:
 def test_a_list_of_members_takes_little_memory(shards: Path) -> None:
     paths = load(str(shards)).train.paths
     assert isinstance(paths, MemberList)
-    assert isinstance(paths[-1], TarMember)
+    assert isinstance(paths[-1], ShardMember)
     assert [member.name for member in paths[1:3]] == [paths[1].name, paths[2].name]
-    assert paths.tar_numbers.tolist() == [number for number in (3, 4, 5) for _ in range(15)][:40]
+    assert paths.shard_numbers.tolist() == [number for number in (3, 4, 5) for _ in range(15)][:40]
 
 
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     write_folder(tmp_path / "mine")
     monkeypatch.chdir(tmp_path)
-    main(["data", "convert", "mine", "-o", "tars", "--images-per-tar", "25"])
+    main(["data", "convert", "mine", "-o", "tars", "--images-per-file", "25"])
     output = capsys.readouterr().out
     assert output == "4 tars in tars\ntrain with: contrapose train --data tars --stream\n"
     main(["data", "check", "tars"])
@@ -140,7 +140,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     for arguments, message in (
         (["mine", "-o", "tars"], "--out: tars is not empty"),
         (["missing", "-o", "new"], "path: expected a folder of images, but missing is not a folder"),
-        (["mine", "-o", "new", "--images-per-tar", "0"], "--images-per-tar"),
+        (["mine", "-o", "new", "--images-per-file", "0"], "--images-per-file"),
     ):
         with pytest.raises(SystemExit):
             main(["data", "convert", *arguments])

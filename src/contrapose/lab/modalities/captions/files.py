@@ -15,7 +15,6 @@ from contrapose.lab.modalities.captions.shards import read_tars
 from contrapose.lab.modalities.images.decoding import ImagePath
 from contrapose.lab.modalities.images.folder import loose_images, visible_folders
 from contrapose.lab.modalities.shards import find_tars, first_tar, has_captions, names_tar
-from contrapose.lab.modalities.tars import TarMember as TarMember  # re-exported: lists of captions contain tar members
 from contrapose.lab.modalities.text.records import format_of
 
 _EXPECTED = (

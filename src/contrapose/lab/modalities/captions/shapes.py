@@ -35,7 +35,7 @@ def is_shapes(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """An image of one shape, described by its random properties; it has the interface of `TarMember`."""
+    """An image of one shape, described by its random properties; it has the interface of `ShardMember`."""
 
     number: int
     shape: str

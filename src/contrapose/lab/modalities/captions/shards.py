@@ -12,7 +12,8 @@ from contrapose.lab.modalities.captions.read_report import ReadReport
 from contrapose.lab.modalities.images.decoding import ENDINGS
 from contrapose.lab.modalities.progress import progress_bar
 from contrapose.lab.modalities.shards import MEMBER, splits_by_name
-from contrapose.lab.modalities.tars import TarMember, list_tar
+from contrapose.lab.modalities.stored_files import ShardMember
+from contrapose.lab.modalities.tars import list_tar
 from contrapose.lab.modalities.text.lines import LONGEST, TOO_LONG, BadLine
 from contrapose.lab.modalities.text.records import parse_json
 
@@ -49,9 +50,9 @@ def _read_tar(tar: Path, split: str, reading: ReadReport, skip_broken: bool) -> 
             reading.broken += [problem] if problem is not None else []
 
 
-def _samples(tar: Path, members: Sequence[TarMember]) -> dict[str, dict[str, TarMember]]:
+def _samples(tar: Path, members: Sequence[ShardMember]) -> dict[str, dict[str, ShardMember]]:
     """Return each key's members, by kind: image, txt or json."""
-    samples: defaultdict[str, dict[str, TarMember]] = defaultdict(dict)
+    samples: defaultdict[str, dict[str, ShardMember]] = defaultdict(dict)
     for member in members:
         match = MEMBER.fullmatch(member.name)
         ending = match[2].lower() if match else ""
@@ -67,7 +68,7 @@ def _samples(tar: Path, members: Sequence[TarMember]) -> dict[str, dict[str, Tar
     return samples
 
 
-def _add(sample: dict[str, TarMember], split: str, reading: ReadReport, file: BinaryIO) -> str | None:
+def _add(sample: dict[str, ShardMember], split: str, reading: ReadReport, file: BinaryIO) -> str | None:
     """Add one sample; if a member cannot be used, return the member and the reason."""
     image, texts, values = sample.get("image"), [], {}
     if "json" in sample:
@@ -95,7 +96,7 @@ def _add(sample: dict[str, TarMember], split: str, reading: ReadReport, file: Bi
     return None
 
 
-def _text(member: TarMember, file: BinaryIO) -> str | BadLine:
+def _text(member: ShardMember, file: BinaryIO) -> str | BadLine:
     """Return the whole content of a member as one text."""
     if member.size > _LARGEST:
         return TOO_LONG
@@ -105,7 +106,7 @@ def _text(member: TarMember, file: BinaryIO) -> str | BadLine:
         return BadLine(f"is not UTF-8: byte {error.start + 1} is 0x{error.object[error.start]:02x}")
 
 
-def _json(member: TarMember, file: BinaryIO) -> dict[str, Any] | BadLine:
+def _json(member: ShardMember, file: BinaryIO) -> dict[str, Any] | BadLine:
     """Return the captions and the split in a JSON object; an object may have no captions."""
     text = _text(member, file)
     if isinstance(text, BadLine):

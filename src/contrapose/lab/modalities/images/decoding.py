@@ -23,7 +23,7 @@ from torch import Tensor
 from contrapose.lab.modalities.images.views.operations import centre_start, resized_shape
 from contrapose.lab.modalities.modality import LARGEST_MEGAPIXELS, DataSettings
 from contrapose.lab.modalities.progress import progress_bar
-from contrapose.lab.modalities.tars import StoredFile
+from contrapose.lab.modalities.stored_files import StoredFile
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -37,7 +37,7 @@ _MAX_PIXELS = 2**27  # most pixels in a resized image before the crop: 384 MiB
 _CHUNK = 256  # files submitted to the threads at a time, which bounds the memory for decoded images
 
 T = TypeVar("T")
-ImagePath = Path | StoredFile  # where an image is stored: in its own file, or in a tar
+ImagePath = Path | StoredFile  # where an image is stored: in its own file, or in a shard
 
 
 @dataclass(frozen=True)

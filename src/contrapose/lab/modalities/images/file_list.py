@@ -1,4 +1,4 @@
-"""Lists of many files in little memory: `FileList` of files on disk, `MemberList` of images in tars."""
+"""Lists of many files in little memory: `FileList` of files on disk, `MemberList` of images in shards, such as tars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Self, TypeVar, overload
 import torch
 from torch import Tensor
 
-from contrapose.lab.modalities.tars import TarMember
+from contrapose.lab.modalities.stored_files import ShardMember
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class CompactList(Sequence[T], ABC):
 
     @abstractmethod
     def short_names(self) -> Iterator[str]:
-        """Yield each image's name after that of its parent folder or tar, such as cat/1.jpg."""
+        """Yield each image's name after that of its parent folder or shard, such as cat/1.jpg."""
 
     @abstractmethod
     def element(self, index: int) -> T:
@@ -107,16 +107,16 @@ class FileList(CompactList[Path]):
     __hash__ = None  # type: ignore[assignment]  # like a list
 
 
-class MemberList(CompactList[TarMember]):
-    """Images in tars, in little memory: a `TarMember` is made when it is asked for."""
+class MemberList(CompactList[ShardMember]):
+    """Images in shards, in little memory: a `ShardMember` is made when it is asked for."""
 
     def __init__(self, names: FileList, offsets: Tensor, sizes: Tensor) -> None:
-        """Take the names of the members, listed by tar, and the position and size of each in its tar."""
+        """Take the names of the members, listed by shard, and the position and size of each in its shard."""
         self.names, self.offsets, self.sizes = names, offsets, sizes
 
     @property
-    def tar_numbers(self) -> Tensor:
-        """The number of each image's tar (N,): reading a tar from its beginning is faster than jumping between tars."""
+    def shard_numbers(self) -> Tensor:
+        """The number of each image's shard (N,): reading a shard from its beginning is faster than jumping between shards."""
         return self.names.folder_numbers
 
     def take(self, indices: Tensor) -> MemberList:
@@ -124,13 +124,13 @@ class MemberList(CompactList[TarMember]):
         return MemberList(self.names.take(indices), self.offsets[indices], self.sizes[indices])
 
     def short_names(self) -> Iterator[str]:
-        """Yield each image's name after that of its tar."""
+        """Yield each image's name after that of its shard."""
         return self.names.short_names()
 
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def element(self, index: int) -> TarMember:
-        """Return one image in its tar."""
-        tar, name = self.names.split(index)
-        return TarMember(tar, int(self.offsets[index]), int(self.sizes[index]), name)
+    def element(self, index: int) -> ShardMember:
+        """Return one image in its shard."""
+        shard, name = self.names.split(index)
+        return ShardMember(shard, int(self.offsets[index]), int(self.sizes[index]), name)

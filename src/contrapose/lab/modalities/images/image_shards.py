@@ -1,4 +1,7 @@
-"""Images in WebDataset's tars: KEY.jpg, with KEY.cls for its class. Tars are listed once, and their index is kept on disk."""
+"""Images in shards: WebDataset's tars (KEY.jpg, with KEY.cls for its class) or LitData's chunks.
+
+Shards are listed once, and their index is kept on disk.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,21 +19,32 @@ from torch import Tensor
 from contrapose.lab.modalities.images.decoding import ENDINGS
 from contrapose.lab.modalities.images.file_list import FileList, MemberList
 from contrapose.lab.modalities.images.layout import split_folder, with_held_out
+from contrapose.lab.modalities.images.litdata_chunks import (
+    SampleLayout,
+    find_chunks,
+    list_chunk,
+    litdata_folders,
+    write_chunks,
+)
 from contrapose.lab.modalities.images.stream import Files
 from contrapose.lab.modalities.progress import progress_bar
 from contrapose.lab.modalities.shards import MEMBER, find_tars, first_tar, has_captions, splits_by_name
 from contrapose.lab.modalities.source import Split
-from contrapose.lab.modalities.tars import TarMember, list_tar
+from contrapose.lab.modalities.stored_files import ShardMember
+from contrapose.lab.modalities.tars import list_tar
 from contrapose.randomness import permutation
 
 INDEX = "contrapose-index.safetensors"
 _CLASSES = "classes.txt"  # one class name per line, in the order of the labels
 _FORMAT = "contrapose tars of images 1"
 _NO_LABEL = -1
+_MOST_CLASSES = 1_000_000  # a damaged label must not become a list of that many names
 
 
 def is_image_shards(path: Path) -> bool:
-    """Return whether a path names tars, or a folder of tars without anything else, that have no captions."""
+    """Return whether a path has LitData's chunks, or names tars, or a folder of only tars, that have no captions."""
+    if litdata_folders(path):
+        return True
     tar = first_tar(path)
     if tar is None or has_captions(tar):
         return False
@@ -41,27 +55,29 @@ def is_image_shards(path: Path) -> bool:
 
 
 def list_shards(path: Path, *, hold_out: float) -> Split:
-    """List the images in tars; tars whose names contain train, val or test are splits.
+    """List the images in shards; tars whose names contain train, val or test, and chunks in folders of these names, are splits.
 
     Without labelled test images, the share `hold_out` of each class is held out.
     """
-    tars = find_tars(path)
-    files, labels = _listing(tars, path if path.is_dir() else tars[0].parent)
+    chunks = find_chunks(path)
+    shards = list(chunks) or find_tars(path)
+    files, labels = _listing(shards, chunks, path if path.is_dir() else shards[0].parent)
     if not len(files):
-        raise ValueError(f"data: no images in the tars of {path} (expected KEY.jpg, and KEY.cls for its class)")
-    splits = splits_by_name(tars)
-    roles = [splits.get(tar, "train") for tar in tars]
+        expected = "" if chunks else " (expected KEY.jpg, and KEY.cls for its class)"
+        raise ValueError(f"data: no images in the {'chunks' if chunks else 'tars'} of {path}{expected}")
+    splits = splits_by_name(shards)
+    roles = [splits.get(shard, "train") for shard in shards]
     has_labels = bool((labels != _NO_LABEL).all())
     if not has_labels and bool((labels != _NO_LABEL).any()):
         missing = files[int((labels == _NO_LABEL).nonzero()[0])]
         raise ValueError(
-            f"data: {missing} has no class, and others have one; expected KEY.cls for each image or for none"
+            f"data: {missing} has no class, and others have one; expected a class for each image or for none"
         )
     classes = _class_names(path, labels) if has_labels else ()
 
     def part(role: str) -> Files | None:
-        tar_numbers = torch.tensor([number for number, own in enumerate(roles) if own == role], dtype=torch.int32)
-        chosen = torch.isin(files.tar_numbers, tar_numbers).nonzero().flatten()
+        shard_numbers = torch.tensor([number for number, own in enumerate(roles) if own == role], dtype=torch.int32)
+        chosen = torch.isin(files.shard_numbers, shard_numbers).nonzero().flatten()
         if not len(chosen):
             return None
         own = labels[chosen] if has_labels and len(classes) > 1 else None
@@ -70,7 +86,7 @@ def list_shards(path: Path, *, hold_out: float) -> Split:
     train = part("train")
     if train is None:
         raise ValueError(
-            f"data: by their names, the tars of {path} are validation and test splits; expected one with train in its name"
+            f"data: by their names, the files of {path} are validation and test splits; expected one with train in its name"
         )
     test = part("test") or part("val")
     if test is None or test.labels is None:
@@ -85,33 +101,38 @@ def _class_names(path: Path, labels: Tensor) -> tuple[str, ...]:
     return names if len(names) >= count else tuple(map(str, range(count)))
 
 
-def _listing(tars: Sequence[Path], folder: Path) -> tuple[MemberList, Tensor]:
-    """Return the images in tars and their labels (N,), from the index on disk if it is that of these tars."""
-    described = json.dumps([[tar.name, tar.stat().st_size, tar.stat().st_mtime_ns] for tar in tars])
+def _listing(shards: Sequence[Path], chunks: Mapping[Path, SampleLayout], folder: Path) -> tuple[MemberList, Tensor]:
+    """Return the images in shards and their labels (N,), from the index on disk if it is that of these shards."""
+    facts = ((shard, shard.stat(), chunks.get(shard, ())) for shard in shards)
+    described = json.dumps([[s.name, f.st_size, f.st_mtime_ns, *layout] for s, f, layout in facts])
     with suppress(OSError, ValueError):
-        return _read_index(folder / INDEX, tars, described)
+        return _read_index(folder / INDEX, shards, described)
     names: list[list[str]] = []
     offsets, sizes, labels = list[int](), list[int](), list[int]()
-    with progress_bar("listing tars", len(tars)) as advance:
-        for tar in tars:
-            images, classes = _list_tar(tar)
+    with progress_bar("listing chunks" if chunks else "listing tars", len(shards)) as advance:
+        for shard in shards:
+            images, classes = list_chunk(shard, chunks[shard]) if chunks else _list_tar(shard)
+            wrong = next((i for i, label in enumerate(classes) if not _NO_LABEL <= label < _MOST_CLASSES), None)
+            if wrong is not None:
+                expected = f"expected a whole number from 0 to {_MOST_CLASSES - 1:,}"
+                raise ValueError(f"data: the class of {images[wrong]} is {classes[wrong]}, {expected}")
             names.append([image.name for image in images])
             offsets += [image.offset for image in images]
             sizes += [image.size for image in images]
-            labels += classes
+            labels += classes or [_NO_LABEL] * len(images)
             advance()
-    members = MemberList(FileList(zip(tars, names, strict=True)), torch.tensor(offsets), torch.tensor(sizes))
+    members = MemberList(FileList(zip(shards, names, strict=True)), torch.tensor(offsets), torch.tensor(sizes))
     with suppress(OSError):  # a folder that cannot be written to is listed again the next time
         _write_index(folder / INDEX, members, torch.tensor(labels), names, described)
     return members, torch.tensor(labels)
 
 
-def _list_tar(tar: Path) -> tuple[list[TarMember], list[int]]:
+def _list_tar(tar: Path) -> tuple[list[ShardMember], list[int]]:
     """Return the images in a tar and their labels, `_NO_LABEL` for images without one."""
     listing = list_tar(tar)
     if listing.problem:
         raise ValueError(f"data: {tar} {listing.problem}; copy or download it again")
-    images: dict[str, TarMember] = {}
+    images: dict[str, ShardMember] = {}
     classes: dict[str, int] = {}
     with tar.open("rb") as file:
         for member in listing.members:
@@ -128,14 +149,14 @@ def _list_tar(tar: Path) -> tuple[list[TarMember], list[int]]:
     return list(images.values()), [classes.get(key, _NO_LABEL) for key in images]
 
 
-def _label(member: TarMember, content: bytes) -> int:
+def _label(member: ShardMember, content: bytes) -> int:
     text = content.decode(errors="replace").strip()
     if not text.isdecimal():
         raise ValueError(f"data: {member} is not a class: expected a whole number from 0 on, got {text!r}")
     return int(text)
 
 
-def _write_index(path: Path, members: MemberList, labels: Tensor, names: Sequence[Sequence[str]], tars: str) -> None:
+def _write_index(path: Path, members: MemberList, labels: Tensor, names: Sequence[Sequence[str]], shards: str) -> None:
     from safetensors.torch import save
 
     listed = b"\0".join(os.fsencode(name) for own in names for name in own)
@@ -149,56 +170,60 @@ def _write_index(path: Path, members: MemberList, labels: Tensor, names: Sequenc
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         # Written by Python, whose errors are those of a full or read-only disk; safetensors has errors of its own.
-        part.write_bytes(save(tensors, {"format": _FORMAT, "tars": tars}))
+        part.write_bytes(save(tensors, {"format": _FORMAT, "tars": shards}))
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _read_index(path: Path, tars: Sequence[Path], described: str) -> tuple[MemberList, Tensor]:
-    """Return what an index lists; raise ValueError if it is damaged, or the tars have changed since."""
+def _read_index(path: Path, shards: Sequence[Path], described: str) -> tuple[MemberList, Tensor]:
+    """Return what an index lists; raise ValueError if it is damaged, or the shards have changed since."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "pt") as file:
             if file.metadata() != {"format": _FORMAT, "tars": described}:
-                raise ValueError(f"{path} is the index of other tars")
+                raise ValueError(f"{path} is the index of other shards")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     listed = iter(tensors["names"].numpy().tobytes().split(b"\0"))
     names = FileList(
-        (tar, [os.fsdecode(next(listed)) for _ in range(count)])
-        for tar, count in zip(tars, tensors["counts"].tolist(), strict=True)
+        (shard, [os.fsdecode(next(listed)) for _ in range(count)])
+        for shard, count in zip(shards, tensors["counts"].tolist(), strict=True)
     )
     return MemberList(names, tensors["offsets"], tensors["sizes"]), tensors["labels"]
 
 
-def write_shards(folder: Path, out: Path, *, images_per_tar: int) -> int:
-    """Copy the images of a folder to tars, in a random order, and return the number of tars.
+def write_shards(folder: Path, out: Path, *, images_per_file: int, to: str = "webdataset") -> int:
+    """Copy the images of a folder to tars or chunks, in a random order, and return the number of these.
 
-    Files are not decoded. The order is random because training reads tars from beginning to end and shuffles a window only.
+    Files are not decoded. The order is random because training reads shards from beginning to end and shuffles a window only.
     """
     split = split_folder(folder, hold_out=0.0)
     out.mkdir(parents=True, exist_ok=True)
     parts = [("train", split.train)] + ([("test", split.test)] if split.test is not None else [])
-    tars = 0
-    with progress_bar("writing tars", sum(len(source) for _, source in parts)) as advance:
+    shards = 0
+    with progress_bar("writing images", sum(len(source) for _, source in parts)) as advance:
         for name, source in parts:
             assert isinstance(source, Files)
             order = permutation(len(source), 0).tolist()
+            if to == "litdata":
+                own = out / name if len(parts) > 1 else out
+                shards += write_chunks(source, order, own, images_per_chunk=images_per_file, advance=advance)
+                continue
             prefix = f"{name}-" if len(parts) > 1 else "images-"
-            for number, first in enumerate(range(0, len(order), images_per_tar)):
+            for number, first in enumerate(range(0, len(order), images_per_file)):
                 path = out / f"{prefix}{number:06d}.tar"
                 with tarfile.open(path.with_name(f".{path.name}"), "w") as tar:
-                    for index in order[first : first + images_per_tar]:
+                    for index in order[first : first + images_per_file]:
                         _add(tar, source, index)
                         advance()
                 os.replace(path.with_name(f".{path.name}"), path)
-                tars += 1
+                shards += 1
     if split.train.classes:
         (out / _CLASSES).write_text("".join(f"{name}\n" for name in split.train.classes))
-    return tars
+    return shards
 
 
 def _add(tar: tarfile.TarFile, source: Files, index: int) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contrapose.lab.modalities.images.decoding import Problem, as_rgb, attempt, crop_square, decode_square
 from contrapose.lab.modalities.images.views import Recipe, Views
-from contrapose.lab.modalities.tars import StoredFile
+from contrapose.lab.modalities.stored_files import StoredFile
 
 _EXPECTED = "expected uint8 images (B, 3, H, W), or a list of paths or PIL images"
 

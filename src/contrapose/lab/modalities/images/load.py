@@ -57,7 +57,7 @@ def load(
     """
     check_name(name)
     only = class_list(classes)
-    if only and not Path(name).is_dir():
+    if only and (not Path(name).is_dir() or is_image_shards(Path(name))):
         raise ValueError(f"classes: only a folder with one subfolder per class has a choice of classes, got {name}")
     if name in DRAWINGS:
         drawn = digits(limit or DRAWINGS[name].training_images, name=name)

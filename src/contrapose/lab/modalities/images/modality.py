@@ -166,15 +166,15 @@ class ImageModality(Modality[Views]):
         yield f"{count:,} images in {out}, {out.stat().st_size / 1e6:,.1f} MB"
         yield f"train with: {shlex.join(['contrapose', 'train', '--data', str(out), '--views', views, '--size', str(size)])}"
 
-    def convert(self, path: Path, out: Path, *, samples_per_tar: int) -> Iterator[str]:
-        """Copy the images of a folder to WebDataset's tars, without decoding them."""
+    def convert(self, path: Path, out: Path, *, to: str, samples_per_file: int) -> Iterator[str]:
+        """Copy the images of a folder to WebDataset's tars or LitData's chunks, without decoding them."""
         if not path.is_dir():
             raise ValueError(f"path: expected a folder of images, but {path} is not a folder")
         if out.exists() and any(out.iterdir()):
             raise ValueError(f"out: {out} is not empty; choose a new folder")
         check_directory("out", out)
-        tars = write_shards(path, out, images_per_tar=samples_per_tar)
-        yield f"{count_of(tars, 'tar')} in {out}"
+        shards = write_shards(path, out, images_per_file=samples_per_file, to=to)
+        yield f"{count_of(shards, 'chunk' if to == 'litdata' else 'tar')} in {out}"
         yield f"train with: {shlex.join(['contrapose', 'train', '--data', str(out), '--stream'])}"
 
     def can_stream(self, name: str) -> bool:

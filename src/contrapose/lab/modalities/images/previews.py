@@ -11,6 +11,7 @@ import torch
 
 from contrapose.lab.modalities.images.decoding import ENDINGS, ImagePath, as_rgb, open_image, quiet_decoders
 from contrapose.lab.modalities.images.folder import all_images
+from contrapose.lab.modalities.images.image_shards import is_image_shards
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.load import load
 from contrapose.lab.modalities.images.stream import Files
@@ -63,7 +64,7 @@ def previews(source: Source, *, side: int) -> list[Preview]:
 def image_collection(settings: DataSettings, root: Path | None) -> Collection:
     """List all images of a data set; the class of an image in a folder is the name of the folder that it is in."""
     folder = Path(settings.data)
-    if folder.is_dir():
+    if folder.is_dir() and not is_image_shards(folder):
         return Collection(_all_in(folder, settings))
     split = load(settings.data, limit=settings.limit, root=root, hold_out=0)
     sources = [split.train] if split.test is None else [split.train, split.test]

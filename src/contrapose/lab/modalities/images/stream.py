@@ -45,7 +45,7 @@ IndexedPath = tuple[int, ImagePath]  # an image's index in its data set, and its
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """Image files on disk or in tars, decoded on demand; class folders, if there are any, give the labels."""
+    """Image files on disk or in shards, decoded on demand; class folders, if there are any, give the labels."""
 
     name: str
     paths: Sequence[ImagePath]
@@ -126,8 +126,8 @@ class StreamedImages:
 
     @property
     def blocks(self) -> Tensor | None:
-        """The tar of each image; None for files that are not in tars."""
-        return self.source.paths.tar_numbers if isinstance(self.source.paths, MemberList) else None
+        """The shard of each image; None for files that are not in shards."""
+        return self.source.paths.shard_numbers if isinstance(self.source.paths, MemberList) else None
 
     def train(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Iterator[list[Tensor]]:
         """Yield the views of each batch of indices."""
