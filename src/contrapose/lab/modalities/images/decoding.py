@@ -8,6 +8,7 @@ floating-point numbers, and values below 0 or above white are refused.
 from __future__ import annotations
 
 import os
+import stat
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +54,7 @@ def open_image(path: ImagePath, *, max_megapixels: float = DataSettings.max_mega
     from PIL import Image, UnidentifiedImageError
 
     file = path if isinstance(path, Path) else BytesIO(path.read())
-    if (file.stat().st_size if isinstance(file, Path) else len(file.getbuffer())) == 0:
+    if (_regular_size(file) if isinstance(file, Path) else len(file.getbuffer())) == 0:
         raise ValueError("the file is empty")
     try:
         image = Image.open(file, formats=FORMATS)
@@ -67,6 +68,18 @@ def open_image(path: ImagePath, *, max_megapixels: float = DataSettings.max_mega
         size = f"{image.width} × {image.height}"
         raise ValueError(f"{size} pixels are more than {max_megapixels:g} megapixels (the setting max_megapixels)")
     return image
+
+
+def _regular_size(path: Path) -> int:
+    """Return the size of a file; refuse what is not a regular file, because opening a named pipe would block forever."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:  # the system's message would repeat the path
+        is_link = path.is_symlink()
+        raise ValueError("it is a link to a file that does not exist" if is_link else "it does not exist") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is not a regular file")
+    return status.st_size
 
 
 def as_rgb(image: Image) -> Image:
