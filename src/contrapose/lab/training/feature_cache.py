@@ -38,6 +38,7 @@ class FeatureCache:
     def __init__(self, embedder: Embedder, folder: Path, log: Callable[[str], None]) -> None:
         self.embedder, self.folder, self.log = embedder, folder, log
         self._logged: set[str] = set()
+        self._can_write = True
 
     def __call__(self, source: Source) -> Tensor | None:
         """Return the encoder's features of a data set (N, width): those that were kept are read, others computed and kept.
@@ -61,7 +62,8 @@ class FeatureCache:
                     part = source.subset(torch.arange(first, first + count))
                     with without_progress_bars():
                         chunk = features(embedder.encode, _counted(embedder, part, advance))
-                    self._write(path, key, chunk)
+                    if self._can_write:
+                        self._write(path, key, chunk)
                 else:
                     reused += count
                     _repeat(advance, count)
@@ -91,7 +93,8 @@ class FeatureCache:
             temporary.write_bytes(save({"features": values}, _metadata(path, key, values)))
             os.replace(temporary, path)
         except OSError as error:  # a run on a full or read-only disk can still be evaluated
-            self.log(f"the next evaluation computes these features again: {path}: {error.strerror}")
+            self._can_write = False
+            self.log(f"the next evaluation computes the remaining features again: {path}: {error.strerror}")
         finally:
             with suppress(OSError):
                 temporary.unlink()
