@@ -193,7 +193,7 @@ def main() -> None:
         list(processes.map(partial(make_photographs, folder), *zip(*parts, strict=True)))
     size = sum(path.stat().st_size for path in folder.rglob("*.jpg"))
     print(f"{options.photos} photographs of {size / options.photos / 1000:.0f} kB", flush=True)
-    write_shards(folder, tars, images_per_tar=1000)
+    write_shards(folder, tars, images_per_file=1000)
     squares = Files.of(folder).in_memory(Views.named("simclr", size=SIZE))
     figures: dict[str, Any] = {
         "machine": f"{torch.cuda.get_device_name()}, {cores} cores, torch {torch.__version__}",

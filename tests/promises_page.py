@@ -48,7 +48,7 @@ PROMISES = (
         ("test_resume.py::test_twice_the_same", "test_workers.py::test_any_number_of_workers")),
     Row("kill -9", "A run that is killed at any moment, even during a write, resumes bit for bit.",
         ("test_resume.py::test_stopped_anywhere", "test_resume.py::test_kill_nine", "test_durable_writes.py::test_a_kill",
-         "test_workers.py::test_killed")),
+         "test_workers.py::test_killed", "test_killed_processes.py")),
     Row("SIGTERM", "A signal ends a run within one step and one write, and its progress is saved.",
         ("test_resume.py::test_a_signal",), "seconds to exit"),
     Row("torn write", "A write that fails at any point leaves a readable checkpoint.",

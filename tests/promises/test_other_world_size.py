@@ -1,7 +1,6 @@
 """A run that is stopped and resumed on another number of processes continues as if it had kept its number.
 
-In float64: in float32 the sums of two processes differ from those of one in the last digit, and untrained batch norms amplify
-that to a hundredth of the loss within eight steps.
+In float64: in float32 the difference grows to a hundredth of the loss within eight steps.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 from conftest import Promise
+from double_precision import float64_trainer
 from processes import run_in_process_group
-from torch import nn
 
-from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.training import Run, Stopped, Trainer
 from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.records.files import read_records
@@ -46,10 +44,6 @@ REFUSED = {
 }
 
 
-def as_double(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(argument.double() for argument in arguments)
-
-
 def train(folder: Path, run: Run, rank: int, world_size: int, *, stop: int = 0) -> None:
     """Train to the end, or to a signal that one process receives in the step `stop`."""
     os.environ |= {"WORLD_SIZE": str(world_size), "RANK": str(rank)}
@@ -58,12 +52,7 @@ def train(folder: Path, run: Run, rank: int, world_size: int, *, stop: int = 0) 
         if progress.step == stop:
             trainer.requests(15)
 
-    torch.set_default_dtype(torch.float64)  # of the networks, which are built now
-    trainer = Trainer(run, folder, on_step, lambda text: None)
-    torch.set_default_dtype(torch.float32)
-    for module in trainer.context.network.modules():
-        if isinstance(module, Encoder):  # images are float32, whatever the network is
-            module.register_forward_pre_hook(as_double)
+    trainer = float64_trainer(run, folder, on_step=on_step)
     if not stop:
         trainer.train()
         return

@@ -20,6 +20,7 @@ from contrapose.lab.modalities.modality import CommonOptions
 from contrapose.lab.modalities.progress import allow_progress_bars
 from contrapose.lab.training import Model, prepare_other
 from contrapose.lab.training.collapse import MEANING, collapsed_outputs
+from contrapose.lab.training.feature_cache import FeatureCache
 from contrapose.lab.training.locks import is_locked
 from contrapose.lab.training.model import load_any
 from contrapose.lab.training.records.past_run import RunProgress
@@ -112,6 +113,9 @@ class _Evaluate(DeviceOption):
     all accuracies: chance_. auto: all of them for up to 100,000 labelled samples, and chance for more; all; none."""
     skip_broken: bool = False
     """Skip files in a folder that cannot be read; the default if the run was trained with --skip-broken."""
+    feature_cache: bool = True
+    """Keep the features of images that are read from disk, not of data in memory, in features/ in the run's directory, for the
+    next evaluation, and for the same one if it is interrupted."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets."""
 
@@ -179,7 +183,8 @@ class _Evaluate(DeviceOption):
             _refuse(others, "runs with one encoder", f"{self.run} was trained on {noun}, and {options.takes}")
         scores = options.score(model, self.run, self._common)
         if scores is None or (
-            not options.replaces and _given(self, "run", "epoch", "data_root", "skip_broken", "baselines")
+            not options.replaces
+            and _given(self, "run", "epoch", "data_root", "skip_broken", "baselines", "feature_cache")
         ):
             scores = {**(scores or {}), **self._evaluate_on_data(model)}
         return {**step, **scores}
@@ -204,6 +209,8 @@ class _Evaluate(DeviceOption):
             skip_broken=self.skip_broken,
             stream=stream,
         )
+        if self.feature_cache and len(model.towers) == 1:
+            model.tower.kept_features = FeatureCache(model.tower, self.run / "features", _print_error)
         scores = model.evaluate(split, self.knn or None)
         if self.metrics:
             metrics = model.measure_outputs(split.held_out, Measures(images=0, drawn=1000))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,9 +16,9 @@ from tyro.conf import Positional, arg
 
 from contrapose.lab.devices import DeviceOption
 from contrapose.lab.modalities import Source
+from contrapose.lab.modalities.file_stamps import stamp_files
 from contrapose.lab.modalities.previews import Collection
 from contrapose.lab.modalities.progress import allow_progress_bars
-from contrapose.lab.modalities.stored_files import ShardMember
 from contrapose.lab.modalities.tars import printable
 from contrapose.lab.report.search import Match, SearchResult, search_page
 from contrapose.lab.training import Embedder, Model
@@ -200,20 +198,8 @@ def _embed(tower: Embedder, source: Source, folder: Path, *, step: int, skip_bro
 
 
 def _fingerprint(source: Source, skip_broken: bool) -> str:
-    """Return a checksum of the files' paths, sizes and modification times, so that edited files are embedded again."""
-    changed = cache(lambda path: os.stat(path).st_mtime_ns)  # many images may be in one shard
-    digest = hashlib.blake2b(f"{skip_broken}".encode(), digest_size=8)
-    if not source.paths:
-        digest.update(source.fingerprint.encode())
-    for file in source.paths:
-        if isinstance(file, ShardMember):
-            place: Any = file.shard.absolute(), file.offset, file.size, changed(file.shard)
-        elif isinstance(file, Path):
-            place = file.absolute(), 0, file.stat().st_size, changed(file)
-        else:  # a picture in a built-in set, which never changes
-            place = file
-        digest.update(repr(place).encode())
-    return digest.hexdigest()
+    """Return a checksum that changes if a file is added, moved or edited."""
+    return stamp_files(source.paths, str(skip_broken), "" if source.paths else source.fingerprint)
 
 
 def _compute(tower: Embedder, source: Source, skip_broken: bool) -> tuple[list[int], Tensor]:

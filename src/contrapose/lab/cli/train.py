@@ -39,6 +39,7 @@ _IN_CONFIG = {
     "workers": "int",
     "worker_timeout": "float",
     "device": "str",
+    "pack": "bool",
 }
 
 
@@ -76,6 +77,9 @@ class Train(ConfigOption):
     """Directory of the run; default: a directory in runs/ with a name derived from the settings."""
     data_root: Path | None = None
     """Directory of downloaded data sets; missing ones are downloaded to it. Default: data."""
+    pack: bool = False
+    """Copy a folder's images, decoded and resized, once to a file in packed/ under --data-root, which this and later runs read
+    at once, even if it is larger than the memory. It affects the speed but not the results; --stream is not needed."""
     workers: int | None = None
     """Number of processes that decode images, with --stream; default: one for each core that the run may use. It affects the
     speed but not the results."""
@@ -129,6 +133,8 @@ class Train(ConfigOption):
                     f"out: another process is training in {folder}; wait until it ends, or use another --out"
                 )
             with allow_progress_bars():
+                for line in run.kind.pack_to_cache(run, self.data_root, run.view_maker()) if self.pack else ():
+                    log(line)
                 trainer = Trainer(
                     run,
                     folder,

@@ -33,6 +33,10 @@ class Readers:
         return self._readers[id(source)][1]
 
 
+def _no_features(source: Source) -> None:
+    """Return None: no features are kept. A function of the module, because a lambda cannot be pickled."""
+
+
 class Embedder(nn.Module):
     """An encoder and the preprocessing of its inputs. `contrapose.load` returns an `Embedder` for an exported file.
 
@@ -62,6 +66,8 @@ class Embedder(nn.Module):
         self.reader = Readers(views, device)
         # If a trainer has compiled the networks for its batch size, it disables the compiler here during evaluation.
         self.evaluation_context: Callable[[], AbstractContextManager[None]] = nullcontext
+        # Returns features that need not be computed, or None; `evaluate` sets it.
+        self.kept_features: Callable[[Source], Tensor | None] = _no_features
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the encoder's features (B, width) for `inputs` from `views.plain`."""
@@ -91,7 +97,8 @@ class Embedder(nn.Module):
         source   a data set, such as `prepare(run).test`
         """
         self.eval()
-        return features(self.encode, self.reader(source).plain())
+        kept = self.kept_features(source)
+        return features(self.encode, self.reader(source).plain()) if kept is None else kept
 
     def encode(self, inputs: Tensor) -> Tensor:
         """Return the features for `inputs` from `views.plain`, in the evaluation precision."""

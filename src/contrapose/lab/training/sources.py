@@ -73,7 +73,8 @@ def _describe_files(paths: Sequence[Path | StoredFile]) -> dict[str, list[int | 
 
 
 def _describe_file(path: Path | StoredFile) -> list[int | str]:
-    content = path.read_bytes() if isinstance(path, Path) else path.read()
+    # A broken link or a named pipe, which cannot be read, is described as empty: training reports it by name.
+    content = path.read() if not isinstance(path, Path) else path.read_bytes() if path.is_file() else b""
     return [len(content), hashlib.sha256(content).hexdigest()]
 
 

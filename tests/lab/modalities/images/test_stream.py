@@ -137,6 +137,6 @@ def test_a_folder_that_does_not_fit_in_memory() -> None:
     """Refused before a file is read: this one does not even exist."""
     files = Files("mine", (Path("a.png"),) * 200_000, None)
     with pytest.raises(
-        ValueError, match=r"200,000 images of 1170 × 1170 pixels need 821\.3 GB .* --stream leaves them on disk"
+        ValueError, match=r"200,000 images of 1170 × 1170 pixels need 821\.3 GB .* --stream or --pack leaves them on disk"
     ):
         files.in_memory(Views.named("simclr", size=1024))

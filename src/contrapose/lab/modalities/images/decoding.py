@@ -8,6 +8,7 @@ floating-point numbers, and values below 0 or above white are refused.
 from __future__ import annotations
 
 import os
+import stat
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -67,7 +68,7 @@ def open_image(path: ImagePath | BytesIO, *, max_megapixels: float = DataSetting
     from PIL import Image, UnidentifiedImageError
 
     file = path if isinstance(path, Path | BytesIO) else BytesIO(path.read())
-    if (file.stat().st_size if isinstance(file, Path) else len(file.getbuffer())) == 0:
+    if (check_regular(file) if isinstance(file, Path) else len(file.getbuffer())) == 0:
         raise ValueError("the file is empty")
     try:
         image = Image.open(file, formats=FORMATS)
@@ -89,6 +90,18 @@ def check_megapixels(height: int, width: int, most: float) -> None:
     if width * height > most * 1e6:
         size = f"{width} × {height}"
         raise ValueError(f"{size} pixels are more than {most:g} megapixels (the setting max_megapixels)")
+
+
+def check_regular(path: Path) -> int:
+    """Return the size of a file; refuse what is not a regular file, because opening a named pipe would block forever."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:  # the system's message would repeat the path
+        is_link = path.is_symlink()
+        raise ValueError("it is a link to a file that does not exist" if is_link else "it does not exist") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is not a regular file")
+    return status.st_size
 
 
 def as_rgb(image: Image) -> Image:

@@ -96,7 +96,8 @@ def list_images(folder: Path, only: Sequence[str] = ()) -> Listing:
     if not loose and not any(members.values()):
         raise ValueError(f"data: no images under {folder} (looked for {', '.join(sorted(ENDINGS))})")
     others = _with_endings([*loose_files, *(file for names in files.values() for file in names)], _OTHER_PICTURES)
-    notes = _notes(folder, members, others)
+    pictured = [f"{name}/{file}" for name, names in files.items() for file in names if file.endswith("/")]
+    notes = _notes(folder, members, others, pictured)
     if loose:
         return Listing(FileList([(folder, loose)]), None, (), notes)
     members = {name: names for name, names in members.items() if names}
@@ -105,8 +106,9 @@ def list_images(folder: Path, only: Sequence[str] = ()) -> Listing:
     return Listing(paths, labels if len(members) > 1 else None, tuple(members), notes)
 
 
-def _notes(folder: Path, members: dict[str, list[str]], others: list[str]) -> tuple[str, ...]:
-    """Return notes on what may surprise a user about these class folders, and on pictures that are not read."""
+def _notes(folder: Path, members: dict[str, list[str]], others: list[str], pictured: list[str]) -> tuple[str, ...]:
+    """Return notes on what may surprise a user about these class folders, on pictures that are not read, and on subfolders
+    with the name of a picture."""
     notes = []
     classes, empty = ([name for name in members if bool(members[name]) is full] for full in (True, False))
     if len(classes) == 1:
@@ -124,6 +126,13 @@ def _notes(folder: Path, members: dict[str, list[str]], others: list[str]) -> tu
             f"{Path(others[0]).name}; "
             "convert them to PNG or JPEG to use them"
         )
+    if pictured:
+        rest = (
+            f" and {len(pictured) - 1:,} more under {folder} are folders"
+            if len(pictured) > 1
+            else f" under {folder} is a folder"
+        )
+        notes.append(f"data: {pictured[0]}{rest}, in spite of the ending; only images inside are read")
     return tuple(notes)
 
 
@@ -161,10 +170,14 @@ def _loose_files(folder: Path) -> list[str]:
 
 
 def _files(folder: Path) -> list[str]:
-    """Return the names of all files under a folder, relative to it, except files in hidden folders."""
+    """Return the names of all files under a folder, relative to it, except files in hidden folders.
+
+    A subfolder whose name has the ending of an image is listed too, with a slash at its end.
+    """
     files: list[str] = []
     for parent, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [name for name in folders if _visible(name)]
+        names += [f"{name}/" for name in folders if os.path.splitext(name)[1].lower() in ENDINGS]
         inner = os.path.relpath(parent, folder)
         files += names if inner == "." else [f"{inner}/{name}" for name in names]
     return files

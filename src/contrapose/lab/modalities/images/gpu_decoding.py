@@ -19,6 +19,7 @@ from contrapose.lab.modalities.images.decoding import (
     Problem,
     attempt,
     check_megapixels,
+    check_regular,
     decode,
     quiet_decoders,
     readable,
@@ -97,6 +98,8 @@ class GpuDecoder:
         return readable(index, read)
 
     def _read_file(self, index: int, path: ImagePath) -> FileRead:
+        if isinstance(path, Path):
+            check_regular(path)
         content = path.read_bytes() if isinstance(path, Path) else path.read()
         header = read_header(content)
         if header is None:

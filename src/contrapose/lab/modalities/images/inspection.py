@@ -55,11 +55,11 @@ class Inspection:
 
 
 def describe_files(split: Split, data: str) -> Iterator[str]:
-    """Yield which data training would use and, for a folder, what its files contain; raise `BrokenFiles` if some are broken."""
+    """Yield which data training would use and, if it is files, what they contain; raise `BrokenFiles` if some are broken."""
     yield from split.notes
     yield f"train: {_contents(split.train)}"
     yield f"test:  {_contents(split.test) if split.test is not None else 'no labelled images, so runs will have no score'}"
-    if Path(data).is_dir():
+    if isinstance(split.train, Files):
         yield from describe_image_files(split, data)
 
 

@@ -74,6 +74,11 @@ def load(
         split = list_shards(Path(name), hold_out=hold_out)
     else:
         split = split_folder(Path(name), only, hold_out=hold_out)
+    return limited(split, limit, name)
+
+
+def limited(split: Split, limit: int, name: str) -> Split:
+    """Return a split whose training images are a stratified sample of `limit` images; 0 keeps all."""
     if not limit:
         return split
     if limit > len(split.train):

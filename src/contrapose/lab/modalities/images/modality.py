@@ -31,6 +31,7 @@ from contrapose.lab.modalities.images.inputs import InputDescription, decode
 from contrapose.lab.modalities.images.inspection import describe_files
 from contrapose.lab.modalities.images.layout import NO_SCORE
 from contrapose.lab.modalities.images.load import NAMED, can_stream, check_name, class_list, list_named, load
+from contrapose.lab.modalities.images.pack_cache import load_cached, pack_to_cache
 from contrapose.lab.modalities.images.packed import check_packed_path, pack
 from contrapose.lab.modalities.images.previews import image_collection, previews, thumbnail
 from contrapose.lab.modalities.images.sheet import contact_sheet, thumbnails
@@ -166,6 +167,10 @@ class ImageModality(Modality[Views]):
         yield f"{count:,} images in {out}, {out.stat().st_size / 1e6:,.1f} MB"
         yield f"train with: {shlex.join(['contrapose', 'train', '--data', str(out), '--views', views, '--size', str(size)])}"
 
+    def pack_to_cache(self, settings: DataSettings, root: Path | None, views: Views) -> Iterator[str]:
+        """Write a packed copy of a folder to packed/ under `root`, which `load` then finds."""
+        return pack_to_cache(settings, root, views)
+
     def convert(self, path: Path, out: Path, *, to: str, samples_per_file: int) -> Iterator[str]:
         """Copy the images of a folder to WebDataset's tars or LitData's chunks, without decoding them."""
         if not path.is_dir():
@@ -185,9 +190,7 @@ class ImageModality(Modality[Views]):
         """Load a data set by name, from a folder or an .npz file; apply the limit and the class imbalance."""
         if settings.stream and not self.can_stream(settings.data):
             raise ValueError(f"stream: only a folder of images can be streamed, got {settings.data}")
-        # If other data is used for evaluation, no training images need to be held out.
-        held_out = 0.0 if settings.eval_data else settings.hold_out
-        split = load(settings.data, limit=settings.limit, root=root, classes=settings.classes, hold_out=held_out)
+        split = load_cached(settings, root, views)
         if settings.eval_data:
             check_name(settings.eval_data, "eval_data")
             other = load(settings.eval_data, root=root, hold_out=settings.hold_out)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -109,31 +110,50 @@ def check_packed_path(path: Path) -> None:
     check_output_file("out", path)
 
 
-def pack(settings: DataSettings, views: Views, out: Path) -> Split:
-    """Write a packed copy of the folder `settings.data` for these views to a file, and return the split that it contains."""
+def pack(settings: DataSettings, views: Views, out: Path, *, only: Sequence[str] = ()) -> Split:
+    """Write a packed copy of the folder `settings.data` for these views to a file, and return the split that it contains.
+
+    `only` names the class folders to pack; empty: all.
+    """
     recipe, folder = views.recipes[0], Path(settings.data)
-    split = with_limit(split_folder(folder, hold_out=settings.hold_out), settings.max_megapixels)
+    split = with_limit(split_folder(folder, only, hold_out=settings.hold_out), settings.max_megapixels)
     metadata = {
         "format": _FORMAT,
         "folder": os.path.abspath(folder),
         "hold_out": repr(settings.hold_out),
+        "only": json.dumps(only),
         "files": _digest(split),  # before the files are read: a file that changes meanwhile is noticed later
         "view_size": str(recipe.size),
     }
     if settings.skip_broken:
         split = without_broken(split, recipe)
     parts = {"train": split.train} | ({} if split.test is None else {"test": split.test})
+    metadata["notes"] = json.dumps(split.notes)
+    metadata["source_names"] = json.dumps({part: source.name for part, source in parts.items()})
     out.parent.mkdir(parents=True, exist_ok=True)
+    _check_disk(out.parent, sum(map(len, parts.values())), recipe.resized)
     with out.with_name(f".{out.name}.part").open("wb") as file:
         try:
             _write(
                 file, {name: source for name, source in parts.items() if isinstance(source, Files)}, recipe, metadata
             )
+            file.flush()
+            os.fsync(file.fileno())  # before it gets its name: a crash of the machine must not leave a file of zeros
         except BaseException:
             os.unlink(file.name)
             raise
     os.replace(file.name, out)
     return split
+
+
+def _check_disk(folder: Path, images: int, side: int) -> None:
+    """Raise ValueError if a folder's disk has too little free space, before hours are spent on decoding."""
+    needed, free = images * 3 * side**2, shutil.disk_usage(folder).free
+    if needed > free:
+        raise ValueError(
+            f"pack: {images:,} images of {side} × {side} pixels need {needed / 1e9:,.1f} GB, but {folder} has "
+            f"{free / 1e9:,.1f} GB free; use another disk (`train --pack --data-root FOLDER`, `data pack -o FILE`)"
+        )
 
 
 def _write(file: Any, parts: dict[str, Files], recipe: Recipe, metadata: dict[str, str]) -> None:
@@ -169,29 +189,36 @@ class _Entry(NamedTuple):
     blocks: Iterable[bytes]
 
 
-def read_packed(path: Path) -> Split:
-    """Open a packed copy; raise ValueError if the folder that it was made of has changed since."""
+def read_packed(path: Path, *, as_folder: bool = False) -> Split:
+    """Open a packed copy; raise ValueError if the folder that it was made of has changed since.
+
+    With `as_folder`, names, paths and notes are those of the folder, as if the images were read from it.
+    """
     metadata, tensors = _open(path)
-    folder = Path(metadata["folder"])
-    if folder.is_dir() and _digest(split_folder(folder, hold_out=float(metadata["hold_out"]))) != metadata["files"]:
+    folder, only = Path(metadata["folder"]), json.loads(metadata.get("only", "[]"))
+    if (
+        folder.is_dir()
+        and _digest(split_folder(folder, only, hold_out=float(metadata["hold_out"]))) != metadata["files"]
+    ):
         raise ValueError(
             f"data: the files in {folder} have changed since {path} was packed; pack them again (contrapose data pack {folder} "
             f"-o {path}), or rename the folder to use the copy as it is"
         )
     classes = tuple(json.loads(metadata.get("classes", "[]")))
+    source_names = json.loads(metadata["source_names"]) if as_folder else {}
 
     def images(part: str) -> PackedImages:
         listed = tensors[f"{part}_names"].numpy().tobytes().split(b"\0")
         names = FileList([(folder, [os.fsdecode(name) for name in listed])])
         return PackedImages(
-            f"{path.name} ({part})", tensors[f"{part}_images"], tensors.get(f"{part}_labels"), classes, names=names,
-            view_size=int(metadata["view_size"]),
+            source_names.get(part, f"{path.name} ({part})"), tensors[f"{part}_images"], tensors.get(f"{part}_labels"), classes,
+            paths=names if as_folder else (), names=names, view_size=int(metadata["view_size"]),
         )  # fmt: skip
 
-    train = images("train")
+    train, notes = images("train"), tuple(json.loads(metadata["notes"])) if as_folder else ()
     if "test_images" not in tensors:
-        return Split(train, None, None)
-    return Split(train, train, images("test"))
+        return Split(train, None, None, notes)
+    return Split(train, train, images("test"), notes)
 
 
 def packed_facts(path: Path) -> tuple[int, int]:
@@ -221,9 +248,18 @@ def _digest(split: Split) -> str:
         assert source is None or isinstance(source, Files)
         for path in source.paths if source else ():
             assert isinstance(path, Path)
-            found = path.stat()
-            digest.update(os.fsencode(f"{path.parent.name}/{path.name}\0{found.st_size}\0{found.st_mtime_ns}\n"))
+            size, time = _size_and_time(path)
+            digest.update(os.fsencode(f"{path.parent.name}/{path.name}\0{size}\0{time}\n"))
     return digest.hexdigest()
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    """Return the size of a file and the time at which it was changed; zeros for a link to nothing, which may be left out."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
 
 
 def _resolved(source: Files) -> Iterator[Path]:

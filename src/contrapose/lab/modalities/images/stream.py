@@ -98,7 +98,7 @@ class Files:
         recipe = views.recipes[0]
         shape = (len(self), 3, recipe.resized, recipe.resized)
         what = f"{len(self):,} images of {recipe.resized} × {recipe.resized} pixels"
-        check_memory(math.prod(shape), what, "--stream leaves them on disk, and a smaller --size takes less")
+        check_memory(math.prod(shape), what, "--stream or --pack leaves them on disk, and a smaller --size takes less")
         pixels, first = torch.empty(shape, dtype=torch.uint8), 0
         for batch in whole(self, recipe, batch=_BATCH, workers=0):
             pixels[first : first + len(batch)] = batch
