@@ -52,3 +52,10 @@ def prepare_ahead(
             yield use(waiting.popleft())
     finally:
         thread.shutdown(cancel_futures=True)
+
+
+def copy_pinned(tensors: Iterable[Tensor], device: torch.device) -> list[Tensor]:
+    """Copy tensors to the device through pinned memory, from which they are copied while a GPU computes."""
+    if device.type != "cuda":
+        return [tensor.to(device) for tensor in tensors]
+    return [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]

@@ -86,6 +86,14 @@ class StagedReader(Protocol):
         """Views of a batch."""
 
 
+@runtime_checkable
+class ProcessReader(Protocol):
+    """A reader whose worker processes serve all epochs."""
+
+    def close(self) -> None:
+        """End the processes; the next epoch starts new ones."""
+
+
 def finish_each(
     reader: StagedReader, batches: Sequence[list[int]], device: torch.device, *, seed: int, epoch: int
 ) -> Iterator[list[Tensor]]:

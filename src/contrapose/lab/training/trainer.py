@@ -15,6 +15,7 @@ from torch import nn
 
 from contrapose.lab.devices import own_device
 from contrapose.lab.frameworks import Embed
+from contrapose.lab.modalities.source import ProcessReader
 from contrapose.lab.training.build import build, build_loss, prepare
 from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.checkpoints.kept import keep, keep_best, lost_weights
@@ -198,7 +199,11 @@ class Trainer:
         This lets several runs take turns. `requests` collects the signals that request a stop.
         """
         self.requests = requests
-        return with_fixed_threads(self._training(), self.threads)
+        try:
+            return (yield from with_fixed_threads(self._training(), self.threads))
+        finally:
+            if isinstance(self.context.reader, ProcessReader):
+                self.context.reader.close()
 
     def _training(self) -> Generator[None, None, dict[str, float]]:
         self._resume()

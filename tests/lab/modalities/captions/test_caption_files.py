@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from contrapose.lab.modalities.captions.files import CaptionList, is_captions, open_captions
 from contrapose.lab.modalities.images.inputs import decode
-from contrapose.lab.modalities.images.stream import Files, crops, whole
+from contrapose.lab.modalities.images.stream import Files, StreamedImages, whole
 from contrapose.lab.modalities.images.views import Recipe, Views
 from contrapose.lab.modalities.shards import expand_braces
 from contrapose.lab.modalities.stored_files import ShardMember
@@ -433,8 +433,10 @@ def test_members_are_decoded_as_files_are(tmp_path: Path) -> None:
     assert torch.equal(decode(opened.images[:2], views), decode(files.paths[:2], views))
     assert members.fingerprint == members.in_memory(views).fingerprint != files.fingerprint
     for workers in (0, 1):
-        (streamed,) = crops(members, views, [[4, 1]], seed=1, epoch=2, workers=workers)
-        (expected,) = crops(files, views, [[4, 1]], seed=1, epoch=2, workers=0)
+        reader = StreamedImages(members, views, torch.device("cpu"), workers, 60.0)
+        (streamed,) = reader.stage([[4, 1]], seed=1, epoch=2)
+        reader.close()
+        (expected,) = StreamedImages(files, views, torch.device("cpu"), 0, 60.0).stage([[4, 1]], seed=1, epoch=2)
         assert all(map(torch.equal, streamed, expected))
 
 

@@ -17,7 +17,14 @@ from PIL import Image
 from torchvision import transforms
 
 from contrapose.lab.cli import main
-from contrapose.lab.modalities.images.decoding import Problem, attempt, decode, decode_square, quiet_decoders
+from contrapose.lab.modalities.images.decoding import (
+    Problem,
+    attempt,
+    decode,
+    decode_fast,
+    decode_square,
+    quiet_decoders,
+)
 from contrapose.lab.modalities.images.stream import Files
 from contrapose.lab.modalities.images.views import RECIPES, Views
 
@@ -295,3 +302,20 @@ def test_squares_of_random_sizes_are_torchvisions(tmp_path: Path) -> None:
         crop = transforms.CenterCrop(size)
         expected = transforms.PILToTensor()(crop(transforms.Resize(resized)(Image.open(tmp_path / "x.bmp"))))
         assert torch.equal(crop(square), expected), (width, height, size, resized)
+
+
+@pytest.mark.parametrize("name", ["plain.jpg", "gray.jpg", "rotated.jpg", "cmyk.jpg", "image.png"])
+def test_the_fast_decoder_gives_pillows_pixels(tmp_path: Path, name: str) -> None:
+    picture, exif = (
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (37, 50, 3), dtype=np.uint8)),
+        Image.Exif(),
+    )
+    exif[0x0112] = 6 if name == "rotated.jpg" else 1
+    mode = {"gray.jpg": "L", "cmyk.jpg": "CMYK"}.get(name, "RGB")
+    picture.convert(mode).save(tmp_path / name, exif=exif)
+    with quiet_decoders():
+        assert torch.equal(decode_fast(tmp_path / name), decode(tmp_path / name))
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:300])
+    slow, fast = (attempt(read, tmp_path / name) for read in (decode, decode_fast))
+    assert isinstance(fast, Problem)
+    assert fast == slow

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from contrapose.lab.modalities.images.gpu_decoding import GpuDecoder, decodes_jpeg
-from contrapose.lab.modalities.images.stream import Files, GpuDecodedImages, StreamedImages, crops
+from contrapose.lab.modalities.images.stream import Files, GpuDecodedImages, StreamedImages
 from contrapose.lab.modalities.images.views import Views
 from contrapose.lab.training import Run, Trainer
 from contrapose.lab.training.graphed import GraphedSteps
@@ -160,7 +160,7 @@ def test_a_cpu_decodes_with_workers(folder: Path) -> None:
     assert type(reader) is StreamedImages
     assert not decodes_jpeg(torch.device("cpu"))
     (batch,) = reader.train([[0, 5]], seed=0, epoch=0)
-    (cropped,) = crops(files, views, [[0, 5]], seed=0, epoch=0, workers=0)
+    (cropped,) = reader.stage([[0, 5]], seed=0, epoch=0)
     assert torch.equal(batch[0], views.finish(cropped, torch.tensor([0, 5]), seed=0, epoch=0)[0])
 
 

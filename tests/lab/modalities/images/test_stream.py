@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from streaming import all_exit, children, start_training, streamed_run, write_folder
+from streaming import all_exit, children, loaders, start_training, streamed_run, write_folder
 
 from contrapose.child_processes import START_METHOD, process_context
 from contrapose.lab.modalities.images.imagenet100 import IMAGENET100
 from contrapose.lab.modalities.images.load import load
-from contrapose.lab.modalities.images.stream import Files, crops, whole
+from contrapose.lab.modalities.images.stream import Files, StreamedImages, whole
 from contrapose.lab.modalities.images.views import Recipe, Views
 from contrapose.lab.training import Run, Trainer
 from contrapose.lab.training.locks import lock_directory
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_crops_are_those_of_the_batched_views(folder: Path) -> None:
     files, views = Files.of(folder / "train"), Views.named("simclr-cifar")
-    (batch,) = crops(files, views, [[3, 17]], seed=1, epoch=2, workers=0)
+    (batch,) = StreamedImages(files, views, torch.device("cpu"), 0, 60.0).stage([[3, 17]], seed=1, epoch=2)
     streamed = views.finish(batch, torch.tensor([3, 17]), seed=1, epoch=2)[0]
     for position, index in enumerate((3, 17)):
         expected = views.train(files.read(index), torch.tensor([index]), seed=1, epoch=2)[0]
@@ -74,15 +74,15 @@ def test_workers_start_after_a_large_product_with_threads(folder: Path) -> None:
     code = f"""
 import torch
 from pathlib import Path
-from contrapose.lab.modalities.images.stream import Files, crops
+from contrapose.lab.modalities.images.stream import Files, StreamedImages
 from contrapose.lab.modalities.images.views import Views
 if __name__ == "__main__":
     torch.set_num_threads(2)
     torch.randn(2000, 2000) @ torch.randn(2000, 2000)
     torch.bmm(torch.randn(64, 100, 100), torch.randn(64, 100, 100))
     files = Files.of(Path({str(folder / "train")!r}))
-    batches = crops(files, Views.named("simclr-cifar"), [[3, 17], [5, 6]], seed=1, epoch=2, workers=2, timeout=60)
-    print(len(list(batches)))
+    reader = StreamedImages(files, Views.named("simclr-cifar"), torch.device("cpu"), 2, 60.0)
+    print(len(list(reader.stage([[3, 17], [5, 6]], seed=1, epoch=2))))
 """
     script = folder / "script.py"
     script.write_text(code)
@@ -117,6 +117,28 @@ def test_a_signal_to_every_process_saves_the_step(folder: Path, tmp_path: Path, 
     assert all_exit([*workers, *helpers])
 
 
+@pytest.mark.thorough
+def test_workers_serve_all_epochs_and_end_with_the_training(folder: Path, tmp_path: Path) -> None:
+    trainer, seen = Trainer(streamed_run(folder), tmp_path / "run", log=lambda text: None, workers=2), list[list[int]]()
+    trainer.on_step = lambda progress: seen.append(loaders(os.getpid()))
+    trainer.train()
+    assert len(seen) == 4  # two epochs of two steps
+    assert len(seen[0]) == 2
+    assert all(workers == seen[0] for workers in seen)
+    assert all_exit(seen[0])
+
+
+def test_a_reader_that_was_not_read_to_its_end_starts_anew(folder: Path) -> None:
+    reader = StreamedImages(Files.of(folder / "train"), Views.named("simclr-cifar"), torch.device("cpu"), 2, 60.0)
+    stopped = reader.stage([[0, 1], [2, 3], [4, 5]], seed=0, epoch=0)
+    first = next(stopped)[0]
+    stopped.close()
+    again = [batch[0] for batch in reader.stage([[0, 1], [2, 3]], seed=0, epoch=0)]
+    reader.close()
+    assert torch.equal(again[0], first)
+    assert len(again) == 2
+
+
 def test_only_folders_stream(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="stream: only a folder"):
         Trainer(Run(stream=True), tmp_path, log=lambda text: None)
@@ -137,6 +159,7 @@ def test_a_folder_that_does_not_fit_in_memory() -> None:
     """Refused before a file is read: this one does not even exist."""
     files = Files("mine", (Path("a.png"),) * 200_000, None)
     with pytest.raises(
-        ValueError, match=r"200,000 images of 1170 × 1170 pixels need 821\.3 GB .* --stream or --pack leaves them on disk"
+        ValueError,
+        match=r"200,000 images of 1170 × 1170 pixels need 821\.3 GB .* --stream or --pack leaves them on disk",
     ):
         files.in_memory(Views.named("simclr", size=1024))

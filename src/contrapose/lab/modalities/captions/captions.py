@@ -14,7 +14,7 @@ from torch import Tensor
 from contrapose.lab.modalities.captions.views import CaptionedBatch, CaptionViews
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.stream import Files
-from contrapose.lab.modalities.source import Reader, StagedReader, ViewMaker
+from contrapose.lab.modalities.source import ProcessReader, Reader, StagedReader, ViewMaker
 from contrapose.lab.modalities.text.sentences import Sentences, TokenReader
 
 
@@ -163,6 +163,11 @@ class CaptionReader:
         assert isinstance(self.images, StagedReader)
         images = self.images.finish(staged, index, seed=seed, epoch=epoch)
         return [*images, *self._texts(index, seed=seed, epoch=epoch)]
+
+    def close(self) -> None:
+        """End the processes that load images, if there are any."""
+        if isinstance(self.images, ProcessReader):
+            self.images.close()
 
     def plain(self) -> Iterator[Tensor]:
         """Yield the images without augmentation, in batches."""

@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from io import BytesIO
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,9 +18,9 @@ from contrapose.lab.modalities.images.decoding import (
     Problem,
     attempt,
     check_megapixels,
-    check_regular,
     decode,
     quiet_decoders,
+    read_content,
     readable,
 )
 from contrapose.lab.modalities.images.jpeg import JpegHeader, read_header, upright
@@ -98,9 +97,7 @@ class GpuDecoder:
         return readable(index, read)
 
     def _read_file(self, index: int, path: ImagePath) -> FileRead:
-        if isinstance(path, Path):
-            check_regular(path)
-        content = path.read_bytes() if isinstance(path, Path) else path.read()
+        content = read_content(path)
         header = read_header(content)
         if header is None:
             return FileRead(decode(BytesIO(content), max_megapixels=self.max_megapixels), None)

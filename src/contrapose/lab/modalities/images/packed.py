@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contrapose.lab.cuda.prefetch import prepare_ahead
+from contrapose.lab.cuda.prefetch import copy_pinned, prepare_ahead
 from contrapose.lab.modalities.images.file_list import FileList
 from contrapose.lab.modalities.images.images import Images, ResidentImages, fingerprint
 from contrapose.lab.modalities.images.layout import split_folder
@@ -86,12 +86,9 @@ class MappedImages:
 
     def stage(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Generator[list[Tensor], None, None]:
         """Yield the squares of each batch of indices, on the device."""
-        return prepare_ahead(self._copy, batches, self.device)
-
-    def _copy(self, batch: list[int]) -> list[Tensor]:
-        pixels = self.pixels[torch.tensor(batch)]
-        pixels = pixels.pin_memory() if self.device.type == "cuda" else pixels
-        return [pixels.to(self.device, non_blocking=True)]
+        return prepare_ahead(
+            lambda batch: copy_pinned([self.pixels[torch.tensor(batch)]], self.device), batches, self.device
+        )
 
     def finish(self, staged: list[Tensor], index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
         """Return the views of a batch from its squares."""

@@ -8,20 +8,19 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from contrapose.child_processes import process_context
 from contrapose.lab.counts import count_of, is_or_are
+from contrapose.lab.cuda.prefetch import copy_pinned, prepare_ahead
 from contrapose.lab.modalities.images.decoding import (
     ImagePath,
     Problem,
-    UnreadableImage,
     attempt,
     decode,
+    decode_fast,
     decode_square,
     quiet_decoders,
     read_all,
@@ -31,13 +30,13 @@ from contrapose.lab.modalities.images.file_list import MemberList
 from contrapose.lab.modalities.images.folder import Listing, list_images
 from contrapose.lab.modalities.images.gpu_decoding import GpuDecoder, decodes_jpeg
 from contrapose.lab.modalities.images.images import Images, class_counts, fingerprint, take_paths
+from contrapose.lab.modalities.images.loading import Workers
 from contrapose.lab.modalities.images.memory import check_memory
 from contrapose.lab.modalities.images.views import Recipe, Views
 from contrapose.lab.modalities.modality import DataSettings
 from contrapose.lab.modalities.source import Reader, Source, Split, ViewMaker, finish_each
-from contrapose.lab.workers import TIMEOUT, LoadingFailed, start_loading
+from contrapose.lab.workers import TIMEOUT
 
-_POLL = 2.0  # seconds between two checks for dead workers
 _BATCH = 256  # images decoded at a time
 
 IndexedPath = tuple[int, ImagePath]  # an image's index in its data set, and its file
@@ -135,11 +134,17 @@ class StreamedImages:
 
     def stage(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Generator[list[Tensor], None, None]:
         """Yield the crops of each batch of indices, on the device."""
-        cropped = crops(
-            self.source, self.views, batches, seed=seed, epoch=epoch, workers=self.workers, timeout=self.timeout
-        )
-        for parts in cropped:
-            yield [part.to(self.device) for part in parts]
+        keys = ([(seed, epoch, image) for image in self.source.indexed_paths(batch)] for batch in batches)
+        return prepare_ahead(partial(copy_pinned, device=self.device), self.processes.load(keys), self.device)
+
+    @cached_property
+    def processes(self) -> Workers[list[Tensor]]:
+        """The workers that decode and crop."""
+        return Workers(_Crops(self.views, self.source.max_megapixels), count=self.workers, timeout=self.timeout)
+
+    def close(self) -> None:
+        """End the workers."""
+        self.processes.close()
 
     def finish(self, staged: list[Tensor], index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
         """Return the views of a batch from its crops."""
@@ -155,6 +160,9 @@ class StreamedImages:
 @dataclass(frozen=True, eq=False)
 class GpuDecodedImages(StreamedImages):
     """Files that threads read and a GPU decodes and crops."""
+
+    def close(self) -> None:
+        """Do nothing: threads end with each epoch."""
 
     @cached_property
     def decoder(self) -> GpuDecoder:
@@ -178,15 +186,14 @@ class _Crops(Dataset[list[Tensor]]):
     """The crops of one image, one per view. They are a function of (seed, epoch, index, view), so any worker gives the same."""
 
     views: Views
-    seed: int
-    epoch: int
     max_megapixels: float
 
-    def __getitem__(self, image: IndexedPath) -> list[Tensor]:
-        read = partial(decode, max_megapixels=self.max_megapixels)
+    def __getitem__(self, key: tuple[int, int, IndexedPath]) -> list[Tensor]:
+        seed, epoch, (index, path) = key
+        read = partial(decode_fast, max_megapixels=self.max_megapixels)
         with quiet_decoders():
-            pixels = readable(image[0], attempt(read, image[1]))
-        return self.views.crop_one(pixels, image[0], seed=self.seed, epoch=self.epoch)
+            pixels = readable(index, attempt(read, path))
+        return self.views.crop_one(pixels, index, seed=seed, epoch=epoch)
 
 
 @dataclass(frozen=True)
@@ -205,21 +212,6 @@ class _Squares(Dataset[Tensor]):
         return decode_square(path, size=size, resized=resized, max_megapixels=self.max_megapixels)
 
 
-def crops(
-    source: Files,
-    views: Views,
-    batches: Sequence[list[int]],
-    *,
-    seed: int,
-    epoch: int,
-    workers: int,
-    timeout: float = TIMEOUT,
-) -> Iterator[list[Tensor]]:
-    """Yield, for each batch of indices, one tensor of crops (B, 3, size, size) per view."""
-    cropped = _Crops(views, seed, epoch, source.max_megapixels)
-    yield from _load(cropped, source, batches, workers=workers, timeout=timeout)
-
-
 def whole(source: Files, recipe: Recipe, *, batch: int, workers: int, timeout: float = TIMEOUT) -> Iterator[Tensor]:
     """Yield all images in order, as the squares that evaluation uses, in batches of uint8 (B, 3, resized, resized).
 
@@ -228,7 +220,8 @@ def whole(source: Files, recipe: Recipe, *, batch: int, workers: int, timeout: f
     squares = _Squares(recipe, source.max_megapixels)
     batches = [list(range(first, min(first + batch, len(source)))) for first in range(0, len(source), batch)]
     if workers:
-        yield from _load(squares, source, batches, workers=workers, timeout=timeout)
+        with closing(Workers(squares, count=workers, timeout=timeout)) as processes:
+            yield from processes.load(map(source.indexed_paths, batches))
         return
     # The reader is closed at the first broken file, so that the progress bar ends before the error is printed.
     with closing(read_all(source.paths, squares.decode, "reading images")) as images:
@@ -268,74 +261,3 @@ def _some(problems: Sequence[Problem]) -> str:
     """Name the first few broken files with their reasons."""
     named = "; ".join(f"{problem.path}: {problem.why}" for problem in problems[:3])
     return named + (f"; and {len(problems) - 3:,} more" if len(problems) > 3 else "")
-
-
-Batch = TypeVar("Batch")
-
-
-def _load(
-    dataset: Dataset[Batch], source: Files, batches: Sequence[list[int]], *, workers: int, timeout: float
-) -> Iterator[Batch]:
-    """Yield decoded batches; raise LoadingFailed if workers deliver no batch for `timeout` seconds.
-
-    With `workers=0`, images are decoded in this process.
-    """
-    worker_options: dict[str, Any] = (
-        {"multiprocessing_context": process_context(), "worker_init_fn": start_loading, "timeout": _POLL}
-        if workers
-        else {}
-    )
-    loader = DataLoader(dataset, batch_sampler=_BatchSampler(source, batches), num_workers=workers, **worker_options)
-    iterator, waited = iter(loader), 0.0
-    processes = getattr(iterator, "_workers", [])
-    try:
-        while True:
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                return
-            except RuntimeError as error:
-                # DataLoader looks for dead workers only when its timeout expires. Its timeout is therefore short, and ours is
-                # a multiple of it.
-                if "DataLoader timed out" not in str(error):
-                    raise
-                waited += _POLL
-                if waited >= timeout:
-                    raise _kill_workers(iterator, workers, timeout) from None
-                continue
-            waited = 0.0
-            yield batch
-    except UnreadableImage as error:
-        # DataLoader puts a worker's whole traceback into the message; the user needs only the line about the image.
-        lines = [line for line in str(error).splitlines() if "cannot be read" in line]
-        raise ValueError(lines[-1].split("UnreadableImage: ")[-1] if lines else str(error)) from None
-    finally:
-        # Stop the workers now: an exception's traceback keeps this frame alive, and so the iterator and its workers.
-        del iterator
-        for process in processes:  # stuck workers ignore the SIGTERM that DataLoader sends after five seconds
-            if process.is_alive():
-                process.kill()
-
-
-def _kill_workers(iterator: Any, workers: int, timeout: float) -> LoadingFailed:
-    """Kill workers that do not respond and return the error to raise."""
-    # SIGKILL is needed, since a stopped worker ignores SIGTERM and the interpreter would wait for the worker at exit.
-    for worker in iterator._workers:
-        worker.kill()
-    return LoadingFailed(
-        f"the {workers} data-loading workers delivered no batch for {timeout:g} s; run the same command again to resume "
-        "from the last checkpoint, with --workers 0 to load in the training process, or with a longer --worker-timeout"
-    )
-
-
-class _BatchSampler:
-    """Yield batches of indexed paths one at a time, so that an epoch of ImageNet is never listed as a whole."""
-
-    def __init__(self, source: Files, batches: Sequence[list[int]]) -> None:
-        self.source, self.batches = source, batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[list[IndexedPath]]:
-        return map(self.source.indexed_paths, self.batches)
