@@ -132,3 +132,18 @@ def test_a_terminal_says_when_the_encoder_is_evaluated(tmp_path: Path) -> None:
     assert process.returncode == 0, output.decode()
     assert "evaluating" in output.decode()
     assert "images/s" in output.decode()
+
+
+def test_the_first_evaluation_does_not_count(clock: Clock) -> None:
+    """It initialises what the others reuse, and would make the first estimates many times too long."""
+    left = TimeLeft()
+    left(step(1))
+    clock.now = 2.0
+    left.begin_evaluation()
+    clock.now = 60.0
+    left(step(2))
+    clock.now = 64.0
+    assert left(step(4)) == pytest.approx(6.0 / 3 * 16)
+    left.begin_evaluation()
+    clock.now = 70.0
+    assert left(step(6)) == pytest.approx(12.0 / 5 * 14)

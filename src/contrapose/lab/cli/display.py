@@ -21,12 +21,22 @@ class TimeLeft:
     """Estimates the seconds left from the steps taken by this process, so a resumed run ignores the steps before it resumed."""
 
     first: tuple[int, float] | None = None  # number and end time of the first step, whose own duration is not counted
+    evaluations: int = 0
+    _paused: float | None = None  # when the first evaluation began, while it lasts
+
+    def begin_evaluation(self) -> None:
+        """Leave out the time of the first evaluation, which takes longer than the others, until the next step."""
+        self.evaluations += 1
+        self._paused = time.monotonic() if self.evaluations == 1 else None
 
     def __call__(self, progress: Progress) -> float:
         """Return the estimated seconds for the remaining steps; infinite before the second step."""
         now = time.monotonic()
         if self.first is None:
             self.first = progress.step, now
+        elif self._paused is not None:
+            self.first = self.first[0], self.first[1] + now - self._paused
+        self._paused = None
         steps, seconds = progress.step - self.first[0], now - self.first[1]
         return seconds / steps * (progress.steps - progress.step) if steps else float("inf")
 
@@ -42,6 +52,11 @@ class TrainingDisplay:
     noun: str = "images"  # what samples are called
     _left: TimeLeft = field(default_factory=TimeLeft)
     _announced: bool = False
+
+    def begin_evaluation(self) -> None:
+        """Show that the encoder is evaluated."""
+        self._left.begin_evaluation()
+        self.show_evaluation()
 
     def show_step(self, progress: Progress) -> None:
         """Show a step; announce the time left as soon as it can be estimated, unless training is about to end."""

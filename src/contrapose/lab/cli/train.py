@@ -140,7 +140,7 @@ class Train(ConfigOption):
                     folder,
                     on_step=on_step,
                     log=log,
-                    on_evaluation=ignore_closed_output(display.show_evaluation),
+                    on_evaluation=ignore_closed_output(display.begin_evaluation),
                     stop_if_solved="views" in requested.auto_settings,  # views that the user has chosen are kept
                     extend=self.extend,
                     **trainer_options,

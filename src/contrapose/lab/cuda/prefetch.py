@@ -1,7 +1,8 @@
-"""Prepare batches ahead of their use, in another thread and on another CUDA stream."""
+"""Prepare batches ahead of their use, in other threads and on other CUDA streams."""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
-_AHEAD = 2  # batches
+_THREADS = 2  # while one waits for the GPU, the other uses the host
+_AHEAD = 3  # batches
 
 
 def prepare_ahead(
@@ -25,12 +27,14 @@ def prepare_ahead(
     if device.type != "cuda":
         yield from map(prepare, items)
         return
-    stream = torch.cuda.Stream(device)
+    own = threading.local()  # each thread has a stream
 
     def run(item: T) -> tuple[list[Tensor], torch.cuda.Event]:
-        with torch.cuda.stream(stream):
+        if not hasattr(own, "stream"):
+            own.stream = torch.cuda.Stream(device)
+        with torch.cuda.stream(own.stream):
             tensors, ready = prepare(item), torch.cuda.Event()
-            ready.record(stream)
+            ready.record()
         return tensors, ready
 
     def use(future: Future[tuple[list[Tensor], torch.cuda.Event]]) -> list[Tensor]:
@@ -38,20 +42,20 @@ def prepare_ahead(
         current = torch.cuda.current_stream(device)
         current.wait_event(ready)
         for tensor in tensors:
-            tensor.record_stream(current)  # so that its memory is not reused on the other stream too early
+            tensor.record_stream(current)  # so that its memory is not reused on its own stream too early
         return tensors
 
     waiting: deque[Future[tuple[list[Tensor], torch.cuda.Event]]] = deque()
-    thread = ThreadPoolExecutor(1)
+    threads = ThreadPoolExecutor(_THREADS)
     try:
         for item in items:
-            waiting.append(thread.submit(run, item))
+            waiting.append(threads.submit(run, item))
             if len(waiting) > _AHEAD:
                 yield use(waiting.popleft())
         while waiting:
             yield use(waiting.popleft())
     finally:
-        thread.shutdown(cancel_futures=True)
+        threads.shutdown(cancel_futures=True)
 
 
 def copy_pinned(tensors: Iterable[Tensor], device: torch.device) -> list[Tensor]:

@@ -144,3 +144,9 @@ def test_a_tar_that_ends_early_is_named_in_one_line(
             main(command)
         (line,) = capsys.readouterr().err.splitlines()
         assert "train-000000.tar is cut off or damaged after" in line
+    main([*commands[1], "--skip-broken", "--batch", "4"])
+    output = capsys.readouterr()
+    assert "train-000000.tar is cut off or damaged after" in output.out + output.err
+    assert "its complete files are used" in output.out + output.err
+    with pytest.raises(SystemExit):  # what was listed with --skip-broken is not believed without it
+        main(["data", "check", str(tars)])

@@ -75,7 +75,7 @@ class GpuDecoder:
     free: int = field(default_factory=lambda: (free_memory() or 0) // 2)  # bytes that may still be kept
 
     def batches(self, batches: Sequence[list[int]], use: Use) -> Generator[list[Tensor], None, None]:
-        """Yield what `use` returns for the images of each batch; it is called in another thread, ahead of time.
+        """Yield what `use` returns for the images of each batch; it is called in other threads, ahead of time.
 
         A batch with very many pixels is decoded in parts, and the results of `use` are concatenated.
         """
@@ -122,6 +122,8 @@ class GpuDecoder:
         """Return images, uint8 (3, H, W), on the GPU."""
         from torchvision.io import ImageReadMode, decode_jpeg
 
+        # torchvision decodes on a stream of its own, which does not wait until memory that this stream has freed is unused.
+        torch.cuda.current_stream(self.device).synchronize()
         contents = [read.values for read in reads if read.header is not None]
         try:
             decoded = iter(decode_jpeg(contents, ImageReadMode.RGB, self.device) if contents else ())

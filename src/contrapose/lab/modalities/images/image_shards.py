@@ -54,14 +54,16 @@ def is_image_shards(path: Path) -> bool:
     )
 
 
-def list_shards(path: Path, *, hold_out: float) -> Split:
+def list_shards(path: Path, *, hold_out: float, skip_broken: bool = False) -> Split:
     """List the images in shards; tars whose names contain train, val or test, and chunks in folders of these names, are splits.
 
-    Without labelled test images, the share `hold_out` of each class is held out.
+    Without labelled test images, the share `hold_out` of each class is held out. With `skip_broken`, a tar that ends early is
+    used up to its last complete file, and a note says so; otherwise it is an error.
     """
     chunks = find_chunks(path)
     shards = list(chunks) or find_tars(path)
-    files, labels = _listing(shards, chunks, path if path.is_dir() else shards[0].parent)
+    folder = path if path.is_dir() else shards[0].parent
+    files, labels, notes = _listing(shards, chunks, folder, skip_broken=skip_broken)
     if not len(files):
         expected = "" if chunks else " (expected KEY.jpg, and KEY.cls for its class)"
         raise ValueError(f"data: no images in the {'chunks' if chunks else 'tars'} of {path}{expected}")
@@ -90,8 +92,8 @@ def list_shards(path: Path, *, hold_out: float) -> Split:
         )
     test = part("test") or part("val")
     if test is None or test.labels is None:
-        return with_held_out(Split(train, None, None), hold_out)
-    return Split(train, train, test)
+        return with_held_out(Split(train, None, None, notes), hold_out)
+    return Split(train, train, test, notes)
 
 
 def _class_names(path: Path, labels: Tensor) -> tuple[str, ...]:
@@ -101,17 +103,29 @@ def _class_names(path: Path, labels: Tensor) -> tuple[str, ...]:
     return names if len(names) >= count else tuple(map(str, range(count)))
 
 
-def _listing(shards: Sequence[Path], chunks: Mapping[Path, SampleLayout], folder: Path) -> tuple[MemberList, Tensor]:
-    """Return the images in shards and their labels (N,), from the index on disk if it is that of these shards."""
+def _listing(
+    shards: Sequence[Path], chunks: Mapping[Path, SampleLayout], folder: Path, *, skip_broken: bool
+) -> tuple[MemberList, Tensor, tuple[str, ...]]:
+    """Return the images in shards and their labels (N,), from the index on disk if it is that of these shards; and notes."""
     facts = ((shard, shard.stat(), chunks.get(shard, ())) for shard in shards)
     described = json.dumps([[s.name, f.st_size, f.st_mtime_ns, *layout] for s, f, layout in facts])
     with suppress(OSError, ValueError):
-        return _read_index(folder / INDEX, shards, described)
+        return *_read_index(folder / INDEX, shards, described), ()
+    notes: list[str] = []
     names: list[list[str]] = []
     offsets, sizes, labels = list[int](), list[int](), list[int]()
     with progress_bar("listing chunks" if chunks else "listing tars", len(shards)) as advance:
         for shard in shards:
-            images, classes = list_chunk(shard, chunks[shard]) if chunks else _list_tar(shard)
+            problem = ""
+            if chunks:
+                images, classes = list_chunk(shard, chunks[shard])
+            else:
+                images, classes, problem = _list_tar(shard)
+            if problem and not skip_broken:
+                raise ValueError(
+                    f"data: {shard} {problem}; copy or download it again (--skip-broken uses its complete files)"
+                )
+            notes += [f"data: {shard} {problem}; its complete files are used"] if problem else []
             wrong = next((i for i, label in enumerate(classes) if not _NO_LABEL <= label < _MOST_CLASSES), None)
             if wrong is not None:
                 expected = f"expected a whole number from 0 to {_MOST_CLASSES - 1:,}"
@@ -122,16 +136,15 @@ def _listing(shards: Sequence[Path], chunks: Mapping[Path, SampleLayout], folder
             labels += classes or [_NO_LABEL] * len(images)
             advance()
     members = MemberList(FileList(zip(shards, names, strict=True)), torch.tensor(offsets), torch.tensor(sizes))
-    with suppress(OSError):  # a folder that cannot be written to is listed again the next time
-        _write_index(folder / INDEX, members, torch.tensor(labels), names, described)
-    return members, torch.tensor(labels)
+    if not notes:
+        with suppress(OSError):  # a folder that cannot be written to is listed again the next time
+            _write_index(folder / INDEX, members, torch.tensor(labels), names, described)
+    return members, torch.tensor(labels), tuple(notes)
 
 
-def _list_tar(tar: Path) -> tuple[list[ShardMember], list[int]]:
-    """Return the images in a tar and their labels, `_NO_LABEL` for images without one."""
+def _list_tar(tar: Path) -> tuple[list[ShardMember], list[int], str]:
+    """Return the images in a tar, their labels, `_NO_LABEL` for images without one, and why files may be missing."""
     listing = list_tar(tar)
-    if listing.problem:
-        raise ValueError(f"data: {tar} {listing.problem}; copy or download it again")
     images: dict[str, ShardMember] = {}
     classes: dict[str, int] = {}
     with tar.open("rb") as file:
@@ -146,7 +159,11 @@ def _list_tar(tar: Path) -> tuple[list[ShardMember], list[int]]:
                 images[key] = member
             elif ending == "cls":
                 classes[key] = _label(member, member.read_from(file) if member.size < 20 else b"")
-    return list(images.values()), [classes.get(key, _NO_LABEL) for key in images]
+    labels = [classes.get(key, _NO_LABEL) for key in images]
+    if listing.problem and classes and labels[-1] == _NO_LABEL:  # the tar ends between an image and its class
+        images.popitem()
+        labels.pop()
+    return list(images.values()), labels, listing.problem
 
 
 def _label(member: ShardMember, content: bytes) -> int:

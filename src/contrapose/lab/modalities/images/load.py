@@ -48,12 +48,13 @@ def load(
     root: Path | None = None,
     classes: str = "",
     hold_out: float = DataSettings.hold_out,
+    skip_broken: bool = False,
 ) -> Split:
     """Load a data set by name (downloaded to `root` if needed), an .npz file or a packed copy, or list the images in a folder.
 
     `classes` names the class folders to keep: "imagenet100", or a text file with one name per line. `limit` is the size of a
     stratified sample to train on; 0 keeps all images. `hold_out` is the share of each class that is held out if a folder has
-    no test images.
+    no test images. `skip_broken` uses the complete files of a tar that ends early.
     """
     check_name(name)
     only = class_list(classes)
@@ -71,7 +72,7 @@ def load(
     elif name.endswith(ENDING) and not Path(name).is_dir():
         split = read_packed(Path(name))
     elif is_image_shards(Path(name)):
-        split = list_shards(Path(name), hold_out=hold_out)
+        split = list_shards(Path(name), hold_out=hold_out, skip_broken=skip_broken)
     else:
         split = split_folder(Path(name), only, hold_out=hold_out)
     return limited(split, limit, name)

@@ -34,7 +34,14 @@ def load_cached(settings: DataSettings, root: Path | None, views: Views) -> Spli
         if path.exists():
             notes = (f"data: {path}, a packed copy, is out of date or damaged and not used; --pack writes it again",)
     held_out = _held_out(settings)
-    loaded = load(settings.data, limit=settings.limit, root=root, classes=settings.classes, hold_out=held_out)
+    loaded = load(
+        settings.data,
+        limit=settings.limit,
+        root=root,
+        classes=settings.classes,
+        hold_out=held_out,
+        skip_broken=settings.skip_broken,
+    )
     return replace(loaded, notes=(*loaded.notes, *notes))
 
 

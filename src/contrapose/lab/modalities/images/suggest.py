@@ -81,7 +81,8 @@ def _look(settings: DataSettings) -> ImageFacts:
         images, view_size = packed_facts(path)
         side = view_size
     else:
-        files = load(settings.data, classes=settings.classes, hold_out=settings.hold_out).train
+        skip = settings.skip_broken
+        files = load(settings.data, classes=settings.classes, hold_out=settings.hold_out, skip_broken=skip).train
         side, images = median_side(files.paths), len(files)
     return ImageFacts(min(images, settings.limit or images), side, view_size)
 
