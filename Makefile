@@ -8,7 +8,7 @@ OLDEST ?= .venv-oldest
 # Before Python starts: OpenMP reads it once, and tests that compare weights bit for bit need one thread in each worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test test-all lint test-slow test-oldest promises mutants benchmark audit lock format clean
+.PHONY: docs demo test test-all lint test-slow test-oldest promises mutants benchmark audit lock format clean
 
 demo: $(VENV)/demo  ## the uniformity-tolerance dilemma on small digits, in five minutes on two slow cores
 	$(BIN)/contrapose demo
@@ -20,6 +20,10 @@ test: $(READY)  ## check the style and test: what every commit runs, six minutes
 
 test-all: lint  ## type-check, and run the tests of `make test` with all further cases that end within seconds
 	$(PYTEST) -n $(JOBS) --dist loadgroup
+
+docs: $(READY)  ## the site, with a page for each loss, in build/docs/html; two minutes on two slow cores
+	$(BIN)/python docs/site/build.py build/docs
+	@echo 'open build/docs/html/index.html'
 
 lint: $(READY)
 	$(BIN)/ruff check .

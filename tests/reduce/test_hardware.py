@@ -1,11 +1,11 @@
-"""What torch changes in the whole process is restored."""
+"""What torch changes in the whole process is restored; an old Triton is not used."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from contrapose.reduce.hardware import unchanged_onednn
+from contrapose.reduce.hardware import _triton_is_recent, unchanged_onednn
 
 
 def test_onednn_is_enabled_again() -> None:
@@ -27,3 +27,10 @@ def test_a_product_that_the_cpu_cannot_compute() -> None:
     with unchanged_onednn():
         torch.ones(64, 64, dtype=torch.bfloat16) @ torch.ones(64, 64, dtype=torch.bfloat16)
     assert torch.backends.mkldnn.enabled
+
+
+def test_an_old_triton_is_not_used() -> None:
+    assert _triton_is_recent("3.6.0")
+    assert _triton_is_recent("4.0.1+git")
+    with pytest.warns(UserWarning, match=r"without kernels, since Triton 3\.2\.0 is older than 3\.6"):
+        assert not _triton_is_recent("3.2.0")

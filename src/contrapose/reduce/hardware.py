@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
+OLDEST_TRITON = (3, 6)  # with which the kernels are tested
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -44,4 +47,15 @@ def has_kernels(device: torch.device) -> bool:
     """Return whether Triton can run on this device, and the device has bf16 and tf32 products (Ampere or later)."""
     if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None:
         return False
-    return torch.cuda.get_device_capability(device) >= (8, 0)
+    return torch.cuda.get_device_capability(device) >= (8, 0) and _triton_is_recent(version("triton"))
+
+
+def _triton_is_recent(installed: str) -> bool:
+    """Return whether the kernels compile with this version of Triton; warn if they do not."""
+    if tuple(int(part) for part in installed.split(".")[:2]) >= OLDEST_TRITON:
+        return True
+    oldest = ".".join(map(str, OLDEST_TRITON))
+    warnings.warn(
+        f"losses run without kernels, since Triton {installed} is older than {oldest}; PyTorch 2.11 brings it", stacklevel=2
+    )
+    return False

@@ -1,0 +1,88 @@
+"""Sphinx configuration of the site; `make docs` builds it with `build.py`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from latex2mathml.converter import convert
+from sphinx.application import Sphinx
+
+import contrapose
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+project = "contrapose"
+author = "the contrapose authors"
+release = version = contrapose.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_design", "sphinx_copybutton"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+default_role = "py:obj"  # `name` in a docstring links to the name
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"contrapose {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"  # browsers draw MathML themselves, so pages need no script from another host
+html_copy_source = False
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+# "name   what it is", as our docstrings list arguments; a description goes on in the column in which it starts
+_ARGUMENT = re.compile(r"(?P<name>[\\*]*[a-z_][\w, *\\]*?)(?P<gap> {2,})(?P<text>\S.*)")
+
+
+def describe_arguments(
+    app: Sphinx, what: str, name: str, obj: object, options: dict[str, Any], lines: list[str]
+) -> None:
+    """Turn the arguments in a docstring into fields, and escape what is markup elsewhere, in place."""
+    result: list[str] = []
+    column, is_example = 0, False
+    for line in lines:
+        is_example = line.lstrip().startswith(">>>") or (is_example and bool(line.strip()))
+        line = line if is_example else _escape(line)
+        found = _ARGUMENT.fullmatch(line)
+        if found is not None:
+            column = found.end("gap")
+            result += [] if not result or result[-1].startswith(":param") or not result[-1] else [""]
+            result.append(f":param {found['name'].replace('*', '').replace(chr(92), '')}: {found['text']}")
+        elif column and line.startswith(" " * column) and line.strip():
+            result[-1] += f" {line.strip()}"
+        else:
+            if column and line.strip():
+                result.append("")
+            column = 0
+            result.append(line)
+    lines[:] = result
+
+
+def _escape(line: str) -> str:
+    """Escape bars and asterisks outside of code: |Δs| is an absolute value."""
+    parts = line.split("`")
+    parts[::2] = [re.sub(r"([|*])", r"\\\1", part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+def visit_inline_math(self: Any, node: nodes.Element) -> None:
+    """Write a formula in a line as MathML."""
+    self.body.append(convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def visit_math_block(self: Any, node: nodes.Element) -> None:
+    """Write a formula of its own as MathML."""
+    self.body.append(f'<div class="formula">{convert(node.astext(), display="block")}</div>')
+    raise nodes.SkipNode
+
+
+def setup(app: Sphinx) -> None:
+    """Register the conversion of docstrings and formulas."""
+    app.connect("autodoc-process-docstring", describe_arguments)
+    app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_math_block, None))
