@@ -1,0 +1,140 @@
+"""The texts of the loss pages, docs/losses.toml: complete, and their examples, identities and formulas hold."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import contrapose
+from contrapose import losses
+from contrapose.losses import CATALOGUE
+
+TEXTS = tomllib.loads((Path(__file__).parents[1] / "docs" / "losses.toml").read_text(encoding="utf-8"))
+OBJECTIVES, METHODS = TEXTS["objectives"], TEXTS["catalogue"]
+SENTENCES = ("title", "formula", "where", "does", "use", "avoid", "paper", "equation", "differs", "oracle", "example")
+LISTS = ("pitfalls", "equals")
+MAY_BE_EMPTY = {"differs"}
+IDENTITIES = [
+    pytest.param(row["settings"], row["same_as"], id=f"{name}-{number}")
+    for name, text in OBJECTIVES.items()
+    for number, row in enumerate(text["equals"])
+]
+NAMES = {
+    **{name: getattr(losses, name) for name in dir(losses)},
+    **{name: getattr(contrapose, name) for name in ("two_views", "views", "cross", "unit", "cosine", "Assignments")},
+    **{name: getattr(contrapose, name) for name in ("hardest", "other_views", "same_view")},
+    "math": math,
+    "torch": torch,
+}
+
+
+def test_every_loss_has_a_text_and_every_text_a_loss() -> None:
+    assert set(TEXTS) == {"objectives", "catalogue"}
+    assert set(OBJECTIVES) == {name for name, value in vars(losses).items() if hasattr(value, "traits")}
+    assert set(METHODS) == set(CATALOGUE)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_objective_has_all_keys_and_no_other(name: str) -> None:
+    text = OBJECTIVES[name]
+    assert set(text) == {*SENTENCES, *LISTS}
+    for key in SENTENCES:
+        assert isinstance(text[key], str), key
+        assert text[key].strip() or key in MAY_BE_EMPTY, key
+    assert text["pitfalls"]
+    assert all(isinstance(sentence, str) and sentence.endswith(".") for sentence in text["pitfalls"])
+    for row in text["equals"]:
+        assert set(row) == {"settings", "same_as"}
+        assert f"{name}(" in row["settings"]
+        assert row["settings"] != row["same_as"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_of_the_catalogue_says_what_its_settings_change(name: str) -> None:
+    text = METHODS[name]
+    assert {"does", "use"} <= set(text) <= {"does", "use", "avoid"}
+    assert all(sentence.endswith(".") for sentence in text.values())
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_example_runs_and_returns_a_finite_loss(name: str) -> None:
+    example = OBJECTIVES[name]["example"]
+    assert 3 <= sum(bool(line.strip()) for line in example.splitlines()) <= 6
+    assert f"loss = {name}(" in example
+    torch.manual_seed(0)
+    scope: dict[str, Any] = {}
+    exec(example, scope)
+    assert scope["loss"].shape == ()
+    assert math.isfinite(scope["loss"].item())
+
+
+@pytest.mark.parametrize(("settings", "same_as"), IDENTITIES)
+def test_an_identity_holds_for_value_and_gradient(settings: str, same_as: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    z = torch.randn(2, 8, 5, generator=generator, dtype=torch.float64)
+    (left, left_gradient), (right, right_gradient) = _evaluate(settings, z), _evaluate(same_as, z)
+    torch.testing.assert_close(left, right, rtol=0, atol=1e-10)
+    torch.testing.assert_close(left_gradient, right_gradient, rtol=0, atol=1e-10)
+    assert left_gradient.abs().max() > 1e-4, "a gradient of 0 would prove nothing"
+
+
+def _evaluate(expression: str, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the value of an expression of z1, z2 and pairs, and the gradient of z, (2, m, d)."""
+    z = z.clone().requires_grad_()
+    z1, z2 = z.unbind()
+    value: Tensor = eval(expression, {**NAMES, "z1": z1, "z2": z2, "pairs": contrapose.two_views(z1, z2)})
+    # A different factor for each anchor, so that gradients of single anchors are compared if there are several values.
+    (gradient,) = torch.autograd.grad((value * torch.arange(1, value.numel() + 1)).sum(), z)
+    return value.detach(), gradient
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_oracle_exists(name: str) -> None:
+    module, function = OBJECTIVES[name]["oracle"].split(".")
+    assert module in ("oracles", "redundancy_oracles", "assignment_oracles")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_formula_is_balanced(name: str) -> None:
+    assert _imbalance(OBJECTIVES[name]["formula"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("formula", "problem"),
+    [
+        (r"\frac{1}{2", "{"),
+        (r"a}", "}"),
+        (r"\left(a", r"\left"),
+        (r"\left(\frac{a\right)}{2}", r"\right"),
+        (r"\begin{aligned}a", r"\begin{aligned}"),
+        (r"$a$", "$"),
+        (r"\left\lVert a\right\rVert\leftarrow\{", ""),
+    ],
+)
+def test_an_unbalanced_formula_is_found(formula: str, problem: str) -> None:
+    assert _imbalance(formula) == problem
+
+
+def _imbalance(formula: str) -> str:
+    """Return the first token of a formula that opens without an end, or closes without a beginning; "" if there is none."""
+    tokens: list[str] = re.findall(r"\\(?:begin|end)\{\w+\}|\\(?:left|right)(?![A-Za-z])|\\.|[{}$]", formula)
+    opened: list[str] = []
+    for token in tokens:
+        if token == "$":
+            return token
+        if token in ("{", r"\left") or token.startswith(r"\begin{"):
+            opened.append(token)
+        elif token in ("}", r"\right") or token.startswith(r"\end{"):
+            opening = {"}": "{", r"\right": r"\left"}.get(token, token.replace("end", "begin", 1))
+            if not opened or opened.pop() != opening:
+                return token
+    return opened[-1] if opened else ""
