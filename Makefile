@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 JOBS   ?= 2
 READY  := $(VENV)/ready
 OLDEST ?= .venv-oldest
+OLDEST_TORCH := 2.6.0
+# Without the tests of training and of torch.compile, which need more than the losses do.
+OLDEST_TESTS := not lightly and not sentence_transformers and not training_with_labels and not unlabelled_data_set and not explain and not onednn and not cpu_cannot and not when_compiled
 # Before Python starts: OpenMP reads it once, and tests that compare weights bit for bit need one thread in each worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
@@ -33,7 +36,9 @@ lint: $(READY)
 test-slow: $(READY)  ## the whole suite, all cases
 	$(BIN)/python -m pytest -m ''
 
-test-oldest: $(OLDEST)/ready  ## losses, checkpoints and a short training with the oldest versions that pyproject.toml allows
+test-oldest: $(OLDEST)/ready $(OLDEST)-losses/ready  ## losses, and a short training, with the oldest versions that pyproject.toml allows
+	$(OLDEST)-losses/bin/python -m pytest tests/losses tests/pairs tests/temperature tests/reduce -m 'not slow and not thorough' \
+		--ignore tests/losses/test_attraction.py -k '$(OLDEST_TESTS)'
 	$(OLDEST)/bin/python -m pytest tests/losses tests/pairs tests/promises/test_values.py tests/lab/training/checkpoints/test_state.py \
 		--ignore tests/losses/test_attraction.py -k 'not lightly and not sentence_transformers'
 	rm -rf $(OLDEST)/run
@@ -93,5 +98,10 @@ $(OLDEST)/ready: pyproject.toml constraints-oldest.txt
 	$(OLDEST)/bin/pip install --quiet -c constraints-oldest.txt -e '.[train]' pytest pytest-timeout hypothesis scipy
 	touch $@
 
+$(OLDEST)-losses/ready: pyproject.toml
+	test -x $(OLDEST)-losses/bin/python || $(PYTHON) -m venv $(OLDEST)-losses
+	$(OLDEST)-losses/bin/pip install --quiet torch==$(OLDEST_TORCH) -e . numpy pytest pytest-timeout hypothesis scipy
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(OLDEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(OLDEST)-losses .pytest_cache .mypy_cache .ruff_cache .hypothesis

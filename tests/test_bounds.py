@@ -32,6 +32,12 @@ def test_the_oldest_versions_are_tested() -> None:
         assert re.fullmatch(rf"{re.escape(allowed[package])}(\.0)*", version), package
 
 
+def test_losses_are_tested_with_their_oldest_torch() -> None:
+    tested = re.search(r"^OLDEST_TORCH := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert tested is not None
+    assert [f"torch>={tested[1].removesuffix('.0')}"] == PROJECT["dependencies"]
+
+
 def test_the_lock_file_has_versions_that_are_allowed() -> None:
     locked = {
         name.lower().replace("_", "-"): Version(version) for name, version in pinned("requirements-dev.lock").items()

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -151,3 +152,16 @@ def check_curves(tab: Any, site: Path) -> None:
     before = tab.evaluate("document.querySelector('.slider path').getAttribute('d')")
     tab.locator("[name=high]").fill("0.4")
     assert tab.evaluate("document.querySelector('.slider path').getAttribute('d')") != before
+
+
+def test_every_formula_becomes_mathml() -> None:
+    specification = importlib.util.spec_from_file_location("site_configuration", SITE / "conf.py")
+    assert specification is not None
+    assert specification.loader is not None
+    configuration = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(configuration)
+    texts = tomllib.loads((SITE.parent / "losses.toml").read_text())
+    for text in texts["objectives"].values():
+        assert configuration.to_mathml(text["formula"], display="block").startswith("<math")
+    with pytest.raises(ValueError, match="cannot be converted"):
+        configuration.to_mathml(r"a \inB", display="inline")

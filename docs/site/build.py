@@ -116,7 +116,8 @@ def loss_page(name: str, texts: Mapping[str, Mapping[str, Any]], folder: Path) -
     yield f"\n```{{math}}\n{general['formula'].strip()}\n```\n\n{general.get('where', '')}"
     yield f"\n## What it does\n\n{general['does'].strip()}"
     yield f"\n{own['does'].strip()}"
-    yield from _figure(name, folder)
+    figure = list(_figure(name, folder))
+    yield from figure
     yield "\n## When to use it"
     for key in ("use", "avoid"):
         text = (own.get(key) or general.get(key, "")).strip()
@@ -126,7 +127,8 @@ def loss_page(name: str, texts: Mapping[str, Mapping[str, Any]], folder: Path) -
         yield "\n## Special cases\n\n| settings | the same as |\n|---|---|"
         yield "\n".join(f"| `{case['settings']}` | `{case['same_as']}` |" for case in general["equals"])
     yield f"\n## Example\n\n```python\n{general['example'].strip()}\n```"
-    yield f"\nOn the command line: `contrapose train --loss {name}`, `contrapose explain {name}`."
+    explained = f", `contrapose explain {name}`" if figure else ""
+    yield f"\nOn the command line: `contrapose train --loss {name}`{explained}."
     yield f"\n## Source\n\n{general['paper']}; {general['equation']}."
     if general.get("differs"):
         yield f"\n{general['differs'].strip()}"

@@ -16,7 +16,7 @@ import contrapose
 sys.path.insert(0, str(Path(__file__).parent))
 
 project = "contrapose"
-author = "the contrapose authors"
+author = project_copyright = "the contrapose authors"
 release = version = contrapose.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_design", "sphinx_copybutton"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
@@ -70,15 +70,24 @@ def _escape(line: str) -> str:
     return "`".join(parts)
 
 
+def to_mathml(formula: str, *, display: str) -> str:
+    """Convert LaTeX to MathML; raise ValueError if a command is unknown."""
+    # The converter knows align and not aligned, which looks the same in a formula of its own.
+    result = convert(formula.replace("{aligned}", "{align}"), display=display)
+    if "\\" in result or "<mi>&</mi>" in result:
+        raise ValueError(f"a formula has a command that cannot be converted to MathML: {formula}")
+    return result
+
+
 def visit_inline_math(self: Any, node: nodes.Element) -> None:
     """Write a formula in a line as MathML."""
-    self.body.append(convert(node.astext()))
+    self.body.append(to_mathml(node.astext(), display="inline"))
     raise nodes.SkipNode
 
 
 def visit_math_block(self: Any, node: nodes.Element) -> None:
     """Write a formula of its own as MathML."""
-    self.body.append(f'<div class="formula">{convert(node.astext(), display="block")}</div>')
+    self.body.append(f'<div class="formula">{to_mathml(node.astext(), display="block")}</div>')
     raise nodes.SkipNode
 
 

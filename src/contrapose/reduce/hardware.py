@@ -56,6 +56,7 @@ def _triton_is_recent(installed: str) -> bool:
         return True
     oldest = ".".join(map(str, OLDEST_TRITON))
     warnings.warn(
-        f"losses run without kernels, since Triton {installed} is older than {oldest}; PyTorch 2.11 brings it", stacklevel=2
+        f"losses run without kernels, since Triton {installed} is older than {oldest}; PyTorch 2.11 brings it",
+        stacklevel=2,
     )
     return False
