@@ -165,3 +165,12 @@ def test_every_formula_becomes_mathml() -> None:
         assert configuration.to_mathml(text["formula"], display="block").startswith("<math")
     with pytest.raises(ValueError, match="cannot be converted"):
         configuration.to_mathml(r"a \inB", display="inline")
+
+
+def test_pages_have_the_recorded_accuracies() -> None:
+    text = "\n".join(BUILDER._measured("simclr", "nt_xent"))
+    recorded = BUILDER.evidence_page.accuracy(BUILDER.evidence_page.SIMCLR, "NT-Xent, τ = 0.5 (SimCLR)")
+    assert f"| SimCLR's framework | NT-Xent, τ = 0.5 (SimCLR) | {recorded:.2f} ±" in text
+    assert "| 65,536 |" in text
+    assert "## Cost" not in "\n".join(BUILDER._measured("dystress", "nt_xent"))
+    assert not "\n".join(BUILDER._measured("swav", "swav"))

@@ -6,15 +6,17 @@ commands, the presets. Besides HTML, OUT has a Markdown copy of every page and l
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import contrapose
@@ -27,6 +29,10 @@ from contrapose.losses import CATALOGUE
 SITE = Path(__file__).parent
 DOCS = SITE.parent
 ROOT = DOCS.parent
+COSTS = [json.loads(line) for line in (ROOT / "benchmarks/wide-h200.jsonl").read_text().splitlines()]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import evidence_page  # noqa: E402
+
 # Files outside docs/ that become pages
 OTHERS = {
     "results": ROOT / "results/README.md",
@@ -59,6 +65,7 @@ def build(out: Path) -> None:
         (source / f"{name}.md").write_text(_relink(path, pages))
     (source / "index.md").write_text((SITE / "index.md").read_text().replace("{{choices}}", choose_table()))
     write_loss_pages(source / "losses")
+    (source / "moving.md").write_text(moving_page())
     (source / "reference").mkdir()
     (source / "reference/api.md").write_text(api_page())
     (source / "reference/commands.md").write_text(commands_page())
@@ -129,6 +136,7 @@ def loss_page(name: str, texts: Mapping[str, Mapping[str, Any]], folder: Path) -
     yield f"\n## Example\n\n```python\n{general['example'].strip()}\n```"
     explained = f", `contrapose explain {name}`" if figure else ""
     yield f"\nOn the command line: `contrapose train --loss {name}`{explained}."
+    yield from _measured(name, objective)
     yield f"\n## Source\n\n{general['paper']}; {general['equation']}."
     if general.get("differs"):
         yield f"\n{general['differs'].strip()}"
@@ -145,6 +153,58 @@ def _figure(name: str, folder: Path) -> Iterator[str]:
         return
     yield f"\n![{name} beside NT-Xent: temperature, push and pull]({name}.png)\n"
     yield "\n".join(f"- {sentence}" for sentence in explanation.words()[name][1:])
+
+
+def _measured(name: str, objective: str) -> Iterator[str]:
+    """Yield the accuracies of a loss in our recorded runs, and what it costs, as far as they were measured."""
+    rows = [
+        f"| {protocol.title} | {printed} | {_mean(results)} | {len(results)} |"
+        for protocol in evidence_page.PROTOCOLS
+        for printed, results in evidence_page.averages(protocol.results()).items()
+        if json.loads((results[0].folder / "run.json").read_text())["loss"].partition("(")[0] == name
+    ]
+    if rows:
+        yield "\n## In our runs\n\nCIFAR-10 unless it says otherwise; accuracy of the last epoch in per cent, with the standard"
+        yield "deviation between seeds if there are several. [Evidence](../evidence.md) has the settings, and the other losses."
+        yield "\n| protocol | loss | accuracy | runs |\n|---|---|---|---|"
+        yield from rows
+    costs = [row for row in COSTS if row.get("who") == "ours" and row["loss"] == objective and row["d"] == 128]
+    costs = [row for row in costs if row["n"] in (8192, 65536) and row["dtype"] == "bfloat16"]
+    # A temperature that depends on similarity has another cost than a number.
+    if costs and all(isinstance(value, int | float) for value in CATALOGUE[name].values.values()):
+        yield "\n## Cost\n\nForward and backward pass, 128 dimensions in bf16, one H200 ([benchmarks](../benchmarks.md)):"
+        yield "\n| embeddings | milliseconds | memory, MiB |\n|---|---|---|"
+        yield from (f"| {row['n']:,} | {row['ms']:.2f} | {row['mib']:,.0f} |" for row in costs)
+
+
+def _mean(results: Sequence[Any]) -> str:
+    values = [result.accuracy for result in results]
+    return f"{mean(values):.2f} ± {stdev(values):.2f}" if len(values) > 1 else f"{values[0]:.2f}"
+
+
+def moving_page() -> str:
+    """Return the page on other libraries' calls and ours that give the same numbers."""
+    lines = [
+        "# Moving from another library",
+        "",
+        "Each row gives the same value and gradients, which a test checks beside the real package.",
+    ]
+    lines += ["`z1` and `z2` are embeddings of two views, or of two kinds of data; they need no normalisation here."]
+    for library in tomllib.loads((DOCS / "moving.toml").read_text())["library"]:
+        lines += [
+            "",
+            f"## {library['title']}",
+            "",
+            library.get("note", ""),
+            "",
+            "```python",
+            library["setup"],
+            "```",
+            "",
+        ]
+        lines += [f"| {library['title']} | contrapose |", "|---|---|"]
+        lines += [f"| `{theirs}` | `{ours}` |" for theirs, ours in library["rows"]]
+    return "\n".join(lines) + "\n"
 
 
 def api_page() -> str:
