@@ -18,8 +18,13 @@ def default_workers() -> int:
     With a single core, a worker would only take time from training, so there is none.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    own = cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    own = cores // local_processes()
     return own if own > 1 else 0
+
+
+def local_processes() -> int:
+    """Return the number of the run's processes on this machine, which share its cores and its memory."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def start_loading(worker: int) -> None:

@@ -25,6 +25,7 @@ from contrapose.lab.modalities.images.decoding import (
 )
 from contrapose.lab.modalities.images.jpeg import JpegHeader, read_header, upright
 from contrapose.lab.modalities.images.memory import free_memory
+from contrapose.lab.workers import local_processes
 from contrapose.reduce.hardware import has_kernels
 
 _MOST_PIXELS = 2**27  # decoded on the GPU at a time: 384 MiB
@@ -72,7 +73,8 @@ class GpuDecoder:
     threads: int
     max_megapixels: float
     kept: dict[int, FileRead] = field(default_factory=dict)
-    free: int = field(default_factory=lambda: (free_memory() or 0) // 2)  # bytes that may still be kept
+    # Bytes that may still be kept; all processes of the run on this machine keep files, and each may see all of them.
+    free: int = field(default_factory=lambda: (free_memory() or 0) // (2 * local_processes()))
 
     def batches(self, batches: Sequence[list[int]], use: Use) -> Generator[list[Tensor], None, None]:
         """Yield what `use` returns for the images of each batch; it is called in other threads, ahead of time.
