@@ -77,6 +77,9 @@ def offences(root: Path, commands: list[list[str]]) -> list[tuple[str, list[str]
     allowed = [str(root / name) for name in ("runs", "reports", "tmp", "matplotlib")]
 
     def is_allowed(event: str, arguments: list[str]) -> bool:
+        # urllib3, which TensorBoard imports if boto3 is installed, asks for a port of this machine to learn whether it has IPv6.
+        if event == "socket.bind" and arguments[-1] == "('::1', 0)":
+            return True
         if event.startswith("socket."):
             return "AF_INET" not in str(arguments) and str(arguments[-1]).startswith(str(root / "tmp"))
         if event in PROGRAMS:
