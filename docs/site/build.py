@@ -94,9 +94,9 @@ def _relink(path: Path, pages: Mapping[str, Path]) -> str:
 
 
 def choose_table() -> str:
-    """Return the table of the entry page: data, a line of code, the loss's page."""
-    rows = [f"| {data} | `{code}` | [{page}](losses/{page}.md) |" for data, code, page in CHOICES]
-    return "\n".join(["| your data | one line | loss |", "|---|---|---|", *rows])
+    """Return the table of the entry page: data, which links to the loss's page, and a line of code."""
+    rows = [f"| [{data}](losses/{page}.md) | `{code}` |" for data, code, page in CHOICES]
+    return "\n".join(["| your data | one line |", "|---|---|", *rows])
 
 
 def write_loss_pages(folder: Path) -> None:
