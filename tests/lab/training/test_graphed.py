@@ -13,6 +13,7 @@ import pytest
 import torch
 from cases import OF_VIEWS
 from framework_cases import FRAMEWORK_CASES
+from streaming import write_folder
 from tiers import first
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,12 +22,13 @@ from contrapose import validate
 from contrapose.lab.cuda.graphs import WARMUP_STEPS, GraphedStep
 from contrapose.lab.cuda.streams import side_stream
 from contrapose.lab.frameworks import FRAMEWORKS
+from contrapose.lab.modalities.source import StagedReader
 from contrapose.lab.optim.lars import LARS
 from contrapose.lab.training import Run, Trainer, drain
 from contrapose.lab.training.build import build_loss
 from contrapose.lab.training.context import StepContext
 from contrapose.lab.training.eager import EagerSteps
-from contrapose.lab.training.graphed import GraphedSteps, TensorStep, graph_obstacle
+from contrapose.lab.training.graphed import GraphedSteps, TensorStep, compilation_pays, graph_obstacle
 from contrapose.lab.training.optimisers import optimiser as build_optimiser
 from contrapose.lab.training.stops import StopRequests
 from contrapose.losses import CATALOGUE, Loss, balanced, dino, macl, moco_v3, nt_xent
@@ -106,6 +108,38 @@ def test_a_tensor_step_equals_the_eager_step(change: dict[str, Any], accumulate:
         torch.testing.assert_close(ours.detach(), eager, rtol=1e-3, atol=1e-5)
     assert step.failed_at() == -1
     assert int(step.place) == trainer.steps_per_epoch
+
+
+def test_long_runs_are_compiled() -> None:
+    assert not compilation_pays(400 * 31 * 0.0086)  # 8,000 photographs for 400 epochs: two minutes
+    assert compilation_pays(200 * 390 * 0.0055)  # CIFAR-10 for 200 epochs: seven minutes
+
+
+@pytest.mark.parametrize(("accumulate", "batch"), [(1, 8), (2, 8), (2, 20)])
+def test_a_tensor_step_equals_the_eager_step_on_streamed_images(accumulate: int, batch: int, tmp_path: Path) -> None:
+    """Images on disk come batch by batch; (2, 20) is an epoch of a single step, whose second batch has no successor."""
+    folder = write_folder(tmp_path / "mine")
+    run = Run(
+        data=str(folder),
+        stream=True,
+        views="simclr-cifar",
+        **SETTINGS | {"batch": batch, "limit": 0},
+        accumulate=accumulate,
+    )
+    losses, weights = train_eagerly(run, tmp_path / "eager")
+    trainer = Trainer(run, tmp_path / "tensors", log=quiet, device=torch.device("cpu"))
+    reader = trainer.context.reader
+    assert isinstance(reader, StagedReader)
+    step = TensorStep(trainer.context, reader.finish)
+    trainer.context.network.begin_epoch(0, step=0, steps=trainer.total_steps)
+    step.begin(0, 0)
+    for _ in losses:
+        step.stage()
+        step()
+    assert next(step.coming, None) is None  # every batch was taken
+    torch.testing.assert_close(step.losses, torch.tensor(losses), rtol=1e-4, atol=1e-5)
+    for ours, eager in zip(trainer.context.network.parameters(), weights, strict=True):
+        torch.testing.assert_close(ours.detach(), eager, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.thorough

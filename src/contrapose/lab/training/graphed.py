@@ -60,6 +60,11 @@ def graph_obstacle(context: StepContext) -> str:
     return "" if find_spec("triton") is not None else "the compiler needs Triton"
 
 
+def compilation_pays(seconds: float) -> bool:
+    """Return whether compilation saves more than it takes, for a run that would go on for so many seconds without it."""
+    return seconds * _SHORTER_BY > _COMPILATION_SECONDS
+
+
 class TensorStep:
     """One training step that uses only device tensors: it reads nothing from the host and returns nothing to it."""
 
@@ -204,7 +209,7 @@ class GraphedSteps:
         if self.is_compiled or self.step_seconds is None:
             return
         left = (self.context.run.epochs * self.context.steps_per_epoch - step) * self.step_seconds
-        if left * _SHORTER_BY > _COMPILATION_SECONDS:
+        if compilation_pays(left):
             now = f"a step takes {1000 * self.step_seconds:.1f} ms, and the steps left {left / 60:.0f} min"
             self.context.log(f"compiling, which takes about a minute: {now}")
             self.compile()
