@@ -99,12 +99,12 @@ def test_a_dead_worker_stops_the_training(folder: Path, tmp_path: Path, promise:
 
 @pytest.mark.thorough
 def test_a_worker_that_does_not_respond_stops_the_training(folder: Path, tmp_path: Path, promise: Promise) -> None:
-    main, workers = start_training(folder, tmp_path, "--worker-timeout", "4")
+    main, workers = start_training(folder, tmp_path, "--worker-timeout", "8")
     os.kill(workers[0], signal.SIGSTOP)
     stopped_at = time.perf_counter()
     assert main.wait(timeout=60) == 1, (tmp_path / "log").read_text()
-    promise.case(time.perf_counter() - stopped_at)  # of which 4 are the timeout
+    promise.case(time.perf_counter() - stopped_at)  # of which 8 are the timeout
     log = (tmp_path / "log").read_text()
-    assert "the 2 data-loading workers delivered no batch for 4 s" in log
+    assert "the 2 data-loading workers delivered no batch for 8 s" in log
     assert "Traceback" not in log
     assert all_exit(workers)

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
+
+def installed_triton() -> str:
+    """Return the version of Triton; empty if it is not installed."""
+    if find_spec("triton") is None:
+        return ""
+    for name in ("triton", "pytorch-triton"):  # the second with nightly builds of PyTorch
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return "4.0"  # built from source
+
+
 OLDEST_TRITON = (3, 6)  # with which the kernels are tested
+# Looked up on import, because torch.compile would trace the call.
+_TRITON = installed_triton()
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -45,12 +58,12 @@ def on_device(z: Tensor) -> AbstractContextManager[Any]:
 @lru_cache
 def has_kernels(device: torch.device) -> bool:
     """Return whether Triton can run on this device, and the device has bf16 and tf32 products (Ampere or later)."""
-    if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None:
+    if device.type != "cuda" or torch.version.hip is not None or not _TRITON:
         return False
-    return torch.cuda.get_device_capability(device) >= (8, 0) and _triton_is_recent(version("triton"))
+    return torch.cuda.get_device_capability(device) >= (8, 0) and is_recent_triton(_TRITON)
 
 
-def _triton_is_recent(installed: str) -> bool:
+def is_recent_triton(installed: str) -> bool:
     """Return whether the kernels compile with this version of Triton; warn if they do not."""
     if tuple(int(part) for part in installed.split(".")[:2]) >= OLDEST_TRITON:
         return True

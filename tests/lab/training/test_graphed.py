@@ -115,7 +115,9 @@ def test_long_runs_are_compiled() -> None:
     assert compilation_pays(200 * 390 * 0.0055)  # CIFAR-10 for 200 epochs: seven minutes
 
 
-@pytest.mark.parametrize(("accumulate", "batch"), [(1, 8), (2, 8), (2, 20)])
+@pytest.mark.parametrize(
+    ("accumulate", "batch"), [(2, 8), *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((1, 8), (2, 20)))]
+)
 def test_a_tensor_step_equals_the_eager_step_on_streamed_images(accumulate: int, batch: int, tmp_path: Path) -> None:
     """Images on disk come batch by batch; (2, 20) is an epoch of a single step, whose second batch has no successor."""
     folder = write_folder(tmp_path / "mine")

@@ -128,6 +128,7 @@ def test_workers_serve_all_epochs_and_end_with_the_training(folder: Path, tmp_pa
     assert all_exit(seen[0])
 
 
+@pytest.mark.thorough
 def test_a_reader_that_was_not_read_to_its_end_starts_anew(folder: Path) -> None:
     reader = StreamedImages(Files.of(folder / "train"), Views.named("simclr-cifar"), torch.device("cpu"), 2, 60.0)
     stopped = reader.stage([[0, 1], [2, 3], [4, 5]], seed=0, epoch=0)

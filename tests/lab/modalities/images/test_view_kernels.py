@@ -18,11 +18,11 @@ from contrapose.lab.modalities.images.views import Views, kernels, operations
 from contrapose.lab.modalities.images.views.recipe import Recipe
 
 torch.manual_seed(0)
-shapes = [(40, 52), (31, 30), (90, 64)]
+shapes = [(40, 52), (31, 30), (60, 44)]
 images = [torch.randint(0, 256, (3, *shape), dtype=torch.uint8) for shape in shapes]
 index = [5, 9, 2]
 for cubic in (False, True):
-    views = Views((Recipe(24, scale=(0.08, 1.0), cubic=cubic), Recipe(40, scale=(0.5, 1.0), cubic=cubic)))
+    views = Views((Recipe(20, scale=(0.08, 1.0), cubic=cubic), Recipe(12, scale=(0.5, 1.0), cubic=cubic)))
     crops = views.crop_each(images, index, seed=1, epoch=2)
     for place, image in enumerate(images):
         for ours, one in zip(crops, views.crop_one(image, index[place], seed=1, epoch=2), strict=True):
@@ -30,14 +30,14 @@ for cubic in (False, True):
 plain = views.plain_each(images)
 for ours, image in zip(plain, images, strict=True):
     torch.testing.assert_close(ours, views.plain(image[None])[0], rtol=0, atol=5e-6)
-x, index = torch.rand(6, 3, 33, 33), torch.arange(6)
+x, index = torch.rand(4, 3, 21, 21), torch.arange(4)
 x[0] = x[0].mean(0)
-recipes = [Recipe(33, jitter=(0.8, 0.8, 0.8, 0.2), gray=0.4, blur=0.5, solarize=0.3), Recipe(33, jitter=None), Recipe(33, jitter_chance=1.0)]
-expected = [recipe.finish(x, index, 3, epoch) for epoch in range(3) for recipe in recipes]
-raw = torch.randint(0, 256, (6, 3, 50, 41), dtype=torch.uint8)
+recipes = [Recipe(21, jitter=(0.8, 0.8, 0.8, 0.2), gray=0.4, blur=0.5, solarize=0.3), Recipe(21, jitter=None), Recipe(21, jitter_chance=1.0)]
+expected = [recipe.finish(x, index, 3, epoch) for epoch in range(2) for recipe in recipes]
+raw = torch.randint(0, 256, (4, 3, 50, 41), dtype=torch.uint8)
 whole = recipes[0](raw, index, 3, 4)
 Recipe.kernels = lambda self, device: kernels
-for value, (epoch, recipe) in zip(expected, [(e, r) for e in range(3) for r in recipes], strict=True):
+for value, (epoch, recipe) in zip(expected, [(e, r) for e in range(2) for r in recipes], strict=True):
     torch.testing.assert_close(recipe.finish(x, index, 3, epoch), value, rtol=0, atol=5e-6)
 torch.testing.assert_close(recipes[0](raw, index, 3, 4), whole, rtol=0, atol=5e-6)
 print("equal")

@@ -144,12 +144,12 @@ def decode(path: ImagePath | BytesIO, *, max_megapixels: float = DataSettings.ma
 
 def decode_fast(path: ImagePath, *, max_megapixels: float = DataSettings.max_megapixels) -> Tensor:
     """Return what `decode` returns. JPEG files of the usual kinds are decoded by torchvision, in 60 % of Pillow's time."""
-    from torchvision.io import ImageReadMode, decode_jpeg
-
     content = read_content(path)
     header = read_header(content)
     if header is None:
         return decode(BytesIO(content), max_megapixels=max_megapixels)
+    from torchvision.io import ImageReadMode, decode_jpeg  # only now, since it takes a second to import
+
     check_megapixels(header.height, header.width, max_megapixels)
     try:
         pixels = decode_jpeg(torch.frombuffer(bytearray(content), dtype=torch.uint8), ImageReadMode.RGB)
