@@ -69,7 +69,7 @@ def test_the_wheel_works_in_its_own_environment(built: Path, tmp_path: Path) -> 
     # torch is not installed again: it is found after the environment's own packages.
     (own,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     (own / "torch.pth").write_text(sysconfig.get_paths()["purelib"])
-    result = subprocess.run([str(python), "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=True)
+    result = subprocess.run([str(python), "-I", "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=True)
     place, version, loss = result.stdout.splitlines()
     assert Path(place).is_relative_to(tmp_path)
     assert version == contrapose.__version__
