@@ -24,8 +24,9 @@ SITE = Path(__file__).parent.parent / "docs" / "site"
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-def load_builder() -> Any:
-    specification = importlib.util.spec_from_file_location("site_builder", SITE / "build.py")
+def load_module(file: str) -> Any:
+    """Import a Python file of the site, which is in no package."""
+    specification = importlib.util.spec_from_file_location(f"site_{Path(file).stem}", SITE / file)
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -33,7 +34,7 @@ def load_builder() -> Any:
     return module
 
 
-BUILDER = load_builder()
+BUILDER = load_module("build.py")
 
 
 @pytest.mark.parametrize(("data", "code", "page"), BUILDER.CHOICES, ids=[choice[2] for choice in BUILDER.CHOICES])
@@ -155,11 +156,7 @@ def check_curves(tab: Any, site: Path) -> None:
 
 
 def test_every_formula_becomes_mathml() -> None:
-    specification = importlib.util.spec_from_file_location("site_configuration", SITE / "conf.py")
-    assert specification is not None
-    assert specification.loader is not None
-    configuration = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(configuration)
+    configuration = load_module("conf.py")
     texts = tomllib.loads((SITE.parent / "losses.toml").read_text())
     for text in texts["objectives"].values():
         assert configuration.to_mathml(text["formula"], display="block").startswith("<math")

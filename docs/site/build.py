@@ -14,6 +14,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from statistics import mean, stdev
@@ -157,12 +158,7 @@ def _figure(name: str, folder: Path) -> Iterator[str]:
 
 def _measured(name: str, objective: str) -> Iterator[str]:
     """Yield the accuracies of a loss in our recorded runs, and what it costs, as far as they were measured."""
-    rows = [
-        f"| {protocol.title} | {printed} | {_mean(results)} | {len(results)} |"
-        for protocol in evidence_page.PROTOCOLS
-        for printed, results in evidence_page.averages(protocol.results()).items()
-        if json.loads((results[0].folder / "run.json").read_text())["loss"].partition("(")[0] == name
-    ]
+    rows = [row for loss, row in recorded_rows() if loss == name]
     if rows:
         yield "\n## In our runs\n\nCIFAR-10 unless it says otherwise; accuracy of the last epoch in per cent, with the standard"
         yield "deviation between seeds if there are several. [Evidence](../evidence.md) has the settings, and the other losses."
@@ -175,6 +171,19 @@ def _measured(name: str, objective: str) -> Iterator[str]:
         yield "\n## Cost\n\nForward and backward pass, 128 dimensions in bf16, one H200 ([benchmarks](../benchmarks.md)):"
         yield "\n| embeddings | milliseconds | memory, MiB |\n|---|---|---|"
         yield from (f"| {row['n']:,} | {row['ms']:.2f} | {row['mib']:,.0f} |" for row in costs)
+
+
+@cache
+def recorded_rows() -> list[tuple[str, str]]:
+    """Return the name of the loss and a row of a table for each loss and protocol of the evidence page."""
+    return [
+        (
+            json.loads((results[0].folder / "run.json").read_text())["loss"].partition("(")[0],
+            f"| {protocol.title} | {printed} | {_mean(results)} | {len(results)} |",
+        )
+        for protocol in evidence_page.PROTOCOLS
+        for printed, results in evidence_page.averages(protocol.results()).items()
+    ]
 
 
 def _mean(results: Sequence[Any]) -> str:

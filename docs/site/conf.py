@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -13,13 +11,11 @@ from sphinx.application import Sphinx
 
 import contrapose
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 project = "contrapose"
 author = project_copyright = "the contrapose authors"
 release = version = contrapose.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_design", "sphinx_copybutton"]
-myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 default_role = "py:obj"  # `name` in a docstring links to the name
 autodoc_member_order = "bysource"
@@ -35,7 +31,7 @@ html_copy_source = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
-# "name   what it is", as our docstrings list arguments; a description goes on in the column in which it starts
+# Docstrings list arguments as "name   description"; further lines of a description start in the same column.
 _ARGUMENT = re.compile(r"(?P<name>[\\*]*[a-z_][\w, *\\]*?)(?P<gap> {2,})(?P<text>\S.*)")
 
 

@@ -33,7 +33,8 @@ from contrapose.lab.training.stops import Diverged
 # step is captured in the first turn, since another run may reset the compiled code (the views are then compiled once more, for
 # the first batch of an epoch).
 _TURN = max(4, WARMUP_STEPS)
-# On an H200, compilation took 30 to 90 seconds and made steps shorter by 25 to 40 per cent (ResNet-18, ResNet-50, ViT-S/16).
+# On an H200, compilation took 22 to 44 seconds and made steps 27 to 36 % shorter (ResNet-18, ResNet-50 and ViT-S/16 at 224
+# pixels); other hosts may take longer.
 _COMPILATION_SECONDS, _SHORTER_BY = 60.0, 0.25
 _LONG_EPOCH = 300.0  # seconds after which a run is compiled within an epoch; otherwise it is compiled between epochs
 _WINDOW = (
@@ -61,7 +62,7 @@ def graph_obstacle(context: StepContext) -> str:
 
 
 def compilation_pays(seconds: float) -> bool:
-    """Return whether compilation saves more than it takes, for a run that would go on for so many seconds without it."""
+    """Return whether compilation saves more time than it takes, if the rest of the run takes `seconds` without it."""
     return seconds * _SHORTER_BY > _COMPILATION_SECONDS
 
 

@@ -141,7 +141,8 @@ class GpuDecoder:
         if read.header is None:
             return read
         file = BytesIO(read.values.numpy().tobytes())
-        return FileRead(readable(index, attempt(lambda path: decode(file), self.paths[index])), None)
+        image = attempt(lambda path: decode(file, max_megapixels=self.max_megapixels), self.paths[index])
+        return FileRead(readable(index, image), None)
 
 
 def _parts(batch: list[int]) -> list[list[int]]:

@@ -175,8 +175,7 @@ class GpuDecodedImages(StreamedImages):
 
     def plain(self) -> Iterator[Tensor]:
         """Yield the evaluation inputs of all images, in batches."""
-        size = self.views.evaluation_batch(self.device)
-        batches = [list(range(len(self.source)))[first : first + size] for first in range(0, len(self.source), size)]
+        batches = _in_order(len(self.source), self.views.evaluation_batch(self.device))
         for (inputs,) in self.decoder.batches(batches, lambda images, indices: [self.views.plain_each(images)]):
             yield inputs
 
@@ -218,7 +217,7 @@ def whole(source: Files, recipe: Recipe, *, batch: int, workers: int, timeout: f
     With `workers=0`, threads in this process decode the images.
     """
     squares = _Squares(recipe, source.max_megapixels)
-    batches = [list(range(first, min(first + batch, len(source)))) for first in range(0, len(source), batch)]
+    batches = _in_order(len(source), batch)
     if workers:
         with closing(Workers(squares, count=workers, timeout=timeout)) as processes:
             yield from processes.load(map(source.indexed_paths, batches))
@@ -227,6 +226,11 @@ def whole(source: Files, recipe: Recipe, *, batch: int, workers: int, timeout: f
     with closing(read_all(source.paths, squares.decode, "reading images")) as images:
         for indices in batches:
             yield torch.stack([readable(index, next(images)) for index in indices])
+
+
+def _in_order(count: int, batch: int) -> list[list[int]]:
+    """Return the numbers below `count` in batches."""
+    return [list(range(first, min(first + batch, count))) for first in range(0, count, batch)]
 
 
 def with_limit(split: Split, max_megapixels: float) -> Split:

@@ -17,7 +17,7 @@ from contrapose.reduce.hardware import has_kernels
 
 _TRIES = 10  # random boxes before the crop falls back to the centre, as in torchvision
 _NUMBERS = 17  # random numbers that all operations after the crop use together
-_SMALL = 64  # pixels; up to this size, compiled torch operations are as fast as kernels
+_SMALL = 64  # pixels; up to this size, torch's operations are used, which training compiles
 _CROP, _REST, _NOISE = range(3)  # the last random key, so that the steps of a view use independent numbers
 
 
