@@ -201,7 +201,11 @@ def make_step(loss: str, implementation: str, *, n: int, d: int, dtype: str, dev
 
 def peak_memory(loss: str, implementation: str, *, n: int, d: int, dtype: str, device: str) -> float:
     """Return the peak memory of a step in MiB, without the embeddings and, on a GPU, without their gradients."""
-    step = make_step(loss, implementation, n=n, d=d, dtype=dtype, device=device)
+    return step_memory(make_step(loss, implementation, n=n, d=d, dtype=dtype, device=device), device)
+
+
+def step_memory(step: Callable[[], None], device: str) -> float:
+    """Return the peak memory of a step in MiB, beyond what is in use before it."""
     step()  # libraries are loaded and kernels compiled once; that is not part of a step
     if device == "cpu":
         before = _peak_resident_mib(reset=True)
@@ -225,8 +229,10 @@ def _peak_resident_mib(*, reset: bool = False) -> float:
     return int(line.split()[1]) / 1024
 
 
-def median_times(steps: dict[str, Callable[[], None]], device: str, seconds: float) -> dict[str, float]:
-    """Return the median time of each step in milliseconds, from 5 to 200 repetitions in about `seconds` per step.
+def median_times(
+    steps: dict[str, Callable[[], None]], device: str, seconds: float, *, least: int = 5
+) -> dict[str, float]:
+    """Return the median time of each step in milliseconds, from `least` to 200 repetitions in about `seconds` per step.
 
     Steps take turns, so that a change in the clock rate or the load of the machine affects all of them.
     """
@@ -234,7 +240,7 @@ def median_times(steps: dict[str, Callable[[], None]], device: str, seconds: flo
     for step in (*steps.values(), *steps.values()):  # two warm-up rounds
         step()
     stop = time.perf_counter() + seconds * len(steps)
-    while time.perf_counter() < stop or any(len(values) < 5 for values in times.values()):
+    while time.perf_counter() < stop or any(len(values) < least for values in times.values()):
         for name, step in steps.items():
             times[name].append(_milliseconds(step, device))
         if all(len(values) >= 200 for values in times.values()):
