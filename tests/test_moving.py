@@ -23,7 +23,7 @@ def with_gradients(code: str, names: dict[str, Any]) -> list[Tensor]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the other libraries
         loss = eval(code, names | {"z1": z1, "z2": z2})
-    return [loss.detach(), *torch.autograd.grad(loss, [z1, z2])]
+    return [loss.detach(), *torch.autograd.grad(loss, [z1, z2], materialize_grads=True)]
 
 
 @pytest.mark.parametrize(

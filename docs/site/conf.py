@@ -8,13 +8,14 @@ from typing import Any
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
+from sphinx_gallery.sorting import ExplicitOrder
 
 import contrapose
 
 project = "contrapose"
 author = project_copyright = "the contrapose authors"
 release = version = contrapose.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinx_design", "sphinx_gallery.gen_gallery"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 default_role = "py:obj"  # `name` in a docstring links to the name
@@ -28,6 +29,32 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"  # browsers draw MathML themselves, so pages need no script from another host
 html_copy_source = False
+# Notebooks are stored without results, and run in a temporary folder.
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True
+# In the order of the page
+GALLERY = [
+    "simclr_loop.py", "moco_queue.py", "supcon_labels.py", "clip_two_towers.py", "siglip_sigmoid.py", "hard_negatives.py",
+    "large_batch_gradcache.py", "own_temperature.py", "own_objective.py", "several_gpus.py", "sentence_embeddings.py",
+    "compare_losses.py",
+]  # fmt: skip
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"\.py$",
+    "within_subsection_order": ExplicitOrder(GALLERY),
+    "abort_on_example_error": True,
+    "capture_repr": (),
+    "download_all_examples": False,
+    "show_signature": False,
+    "write_computation_times": False,
+    "min_reported_time": 10_000,  # seconds: no "total running time", which depends on the machine
+    "image_srcset": ["2x"],
+    "notebook_extensions": set(),  # they would be pages, and several_gpus.py starts itself as a script
+}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
@@ -48,7 +75,9 @@ def describe_arguments(
         if found is not None:
             column = found.end("gap")
             result += [] if not result or result[-1].startswith(":param") or not result[-1] else [""]
-            result.append(f":param {found['name'].replace('*', '').replace(chr(92), '')}: {found['text']}")
+            # Without spaces: in ":param a, b:" Sphinx would take "a," for the type of b.
+            names = re.sub(r"[*\\ ]", "", found["name"])
+            result.append(f":param {names}: {found['text']}")
         elif column and line.startswith(" " * column) and line.strip():
             result[-1] += f" {line.strip()}"
         else:

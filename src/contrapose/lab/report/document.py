@@ -68,6 +68,11 @@ class Chart:
         """Whether the axes have no names, as for a 2-D projection, in which only distances have a meaning."""
         return not (self.x or self.y)
 
+    @property
+    def has_whole_x(self) -> bool:
+        """Whether ticks between whole numbers have no meaning: there is no epoch 1.5."""
+        return not self.log_x and all(x == int(x) for series in self.series for x in series.x)
+
     def numbered(self) -> Iterator[tuple[int, Series]]:
         """Yield each series with its number, which determines its colour and marker."""
         # Measured and published series are counted separately, so that a method keeps its colour without the latter.
@@ -94,6 +99,7 @@ class Heat:
     ys: tuple[float, ...]
     values: tuple[tuple[float | None, ...], ...]  # one row per y; None for an empty cell
     alt: str = ""
+    unit: str = ""  # what the numbers are, with their unit, beside the scale of colours
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,16 @@ _LABEL_LENGTH = 44  # characters per line of a y axis's label, which is as high 
 _NAME_LENGTH = 22  # characters per line of a group's name, for each thumbnail in a row
 
 
-def page_figure(block: Chart | Heat) -> Figure:
+def page_figure(block: Chart | Heat, *, legend: bool = True) -> Figure:
     """Draw a chart or a heat map for a page: as narrow as a phone, and without the title, which is the page's caption."""
-    return _draw_heat_map(replace(block, title="")) if isinstance(block, Heat) else _draw_chart(block, for_page=True)
+    if isinstance(block, Heat):
+        return _draw_heat_map(replace(block, title=""))
+    with figure_style():
+        fig, (ax,) = new_figure(1, 1, (5.0, 4.2))
+        _draw_curves(ax, replace(block, title=""))
+        if legend:  # below the axes, where it covers no point and takes no width
+            fig.legend(loc="outside lower left", fontsize=9, ncols=5 if block.is_map else 2)
+        return fig
 
 
 def figure(block: Chart | Heat | Thumbnails) -> Figure:
@@ -85,13 +92,10 @@ def figure_row(charts: Sequence[Chart]) -> Figure:
         return fig
 
 
-def _draw_chart(chart: Chart, *, for_page: bool = False) -> Figure:
+def _draw_chart(chart: Chart) -> Figure:
     with figure_style():
-        fig, (ax,) = new_figure(1, 1, (5.0, 4.2) if for_page else (7.2, 4.6))
-        _draw_curves(ax, replace(chart, title="") if for_page else chart)
-        if for_page:  # below the axes, where it covers no point and takes no width
-            fig.legend(loc="outside lower left", fontsize=9, ncols=5 if chart.is_map else 2)
-            return fig
+        fig, (ax,) = new_figure(1, 1, (7.2, 4.6))
+        _draw_curves(ax, chart)
         # Points of a map cover the whole area, so its legend is outside.
         outside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "markerscale": 2} if chart.is_map else {}
         if chart.series:
@@ -115,8 +119,8 @@ def _draw_curves(ax: Any, chart: Chart) -> None:
         if ticks:
             ax.set_xticks(list(ticks), list(ticks.values()))
             ax.minorticks_off()
-    elif all(x == int(x) for series in chart.series for x in series.x):
-        ax.xaxis.get_major_locator().set_params(integer=True)  # there is no epoch 1.5
+    elif chart.has_whole_x:
+        ax.xaxis.get_major_locator().set_params(integer=True)
     else:
         ax.xaxis.get_major_locator().set_params(nbins=5)  # long numbers would touch each other
     if chart.is_map:
@@ -168,5 +172,5 @@ def _draw_heat_map(heat: Heat) -> Figure:
         ax.set_ylabel(literal(heat.y))
         ax.grid(visible=False)
         if measured:  # matplotlib warns about the colour bar of an empty range
-            fig.colorbar(image)
+            fig.colorbar(image, label=literal(heat.unit))
         return fig

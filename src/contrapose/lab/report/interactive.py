@@ -24,7 +24,7 @@ def plotly_source() -> str:
     return source
 
 
-def plotly(block: Chart | Heat) -> dict[str, object]:
+def plotly(block: Chart | Heat, *, legend: bool = True) -> dict[str, object]:
     """Return the plotly version of `draw.figure`, without the title; its legend can hide series, and points show hover texts."""
     # A label of the y axis is as high as the axes, so a long one has several lines.
     x, y = ({"title": {"text": _text(title)}, "automargin": True} for title in (block.x, fill(block.y, _LABEL_LENGTH)))
@@ -32,7 +32,7 @@ def plotly(block: Chart | Heat) -> dict[str, object]:
     layout: dict[str, object] = {
         # The text next to the last point needs room at the right.
         "xaxis": x, "yaxis": y, "margin": {"l": 60, "r": 55 if annotated else 20, "t": 30, "b": 50}, "template": "none",
-        "font": {"family": "system-ui, sans-serif"}, "hovermode": "closest",
+        "hovermode": "closest", "showlegend": legend and isinstance(block, Chart) and len(block.series) > 1,
         # At the bottom of the container, because below a narrow chart the legend has several lines, which need room.
         "legend": {"font": {"size": 11}, "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
     }  # fmt: skip
@@ -46,6 +46,8 @@ def plotly(block: Chart | Heat) -> dict[str, object]:
         ticks = block.log_ticks()
         chosen = {"tickvals": list(ticks), "ticktext": list(ticks.values())} if ticks else {}
         layout["xaxis"] = {**x, "type": "log", **chosen}
+    elif block.has_whole_x and max((x for series in block.series for x in series.x), default=0) <= 10:
+        layout["xaxis"] = {**x, "dtick": 1}
     traces = [
         _trace(series, index, places)
         for (index, series), places in zip(block.numbered(), label_places(block), strict=True)
@@ -65,6 +67,7 @@ def _heat_map(heat: Heat) -> dict[str, object]:
         "text": [["" if value is None else f"{value:.1f}" for value in row] for row in heat.values],
         "texttemplate": "%{text}",
         "colorscale": "Cividis",
+        "colorbar": {"title": {"text": _text(heat.unit), "side": "right"}},
         "x": [f"{x:g}" for x in heat.xs],
         "y": [f"{y:g}" for y in heat.ys],
     }
@@ -80,7 +83,7 @@ def _trace(series: Series, index: int, places: Sequence[str]) -> dict[str, objec
         colour = COLOURS[index % len(COLOURS)]
         mode = "markers" if series.points or len(series.x) == 1 else "lines" if len(series.x) > 60 else "lines+markers"
         trace |= {"mode": mode, "line": {"color": colour, "dash": _DASHES[index % len(_DASHES)]}}
-        trace["marker"] = {"color": colour, "symbol": symbol, "size": 5 if series.points else 8}
+        trace["marker"] = {"color": colour, "symbol": symbol, "size": 5 if series.points and len(series.x) > 30 else 8}
     if any(series.spread):
         trace["error_y"] = {"type": "data", "array": series.spread}
     if series.labels:

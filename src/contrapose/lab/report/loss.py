@@ -66,6 +66,9 @@ def explain(*losses: Explainable, data: str | None = None, epoch: int = 0) -> Ex
     losses   losses to compare: text as in `contrapose train --loss`, functions of pairs, or instances of `Loss`
     data     name of a data set, such as cifar10; default: the methods' default values
     epoch    epoch at which schedules are evaluated
+
+    >>> len(explain("simclr", "dystress").words()) == 2
+    True
     """
     if not losses:
         raise ValueError("losses: expected at least one loss, such as 'dystress'")

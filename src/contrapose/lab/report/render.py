@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import html
-import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby, repeat
 from pathlib import Path
 
 from contrapose.lab.report.document import (
@@ -23,40 +24,10 @@ from contrapose.lab.report.document import (
 )
 from contrapose.lab.report.draw import figure, page_figure
 from contrapose.lab.report.interactive import plotly, plotly_source
-from contrapose.lab.report.page import drawing, image_element, page
+from contrapose.lab.report.page import drawing, image_element, json_element, page, script
 from contrapose.lab.report.style import save
 
 _VERDICT_MARKS = {"holds": "✓", "does not hold": "✗", "undecided": "?", "too short to tell": "?"}
-# Three small scripts: a click on a heading sorts a table, with empty cells last in both orders; a link to a run opens the run's
-# details; and each chart is drawn from the JSON in its element.
-_SCRIPT = """
-for (const table of document.querySelectorAll('table.sortable')) {
-  table.querySelectorAll('th').forEach((th, column) => {
-    th.tabIndex = 0; th.setAttribute('role', 'button'); th.title = 'Sort by this column';
-    const sort = () => {
-      const down = th.getAttribute('aria-sort') === 'descending', body = table.tBodies[0];
-      table.querySelectorAll('th').forEach(other => other.removeAttribute('aria-sort'));
-      th.setAttribute('aria-sort', down ? 'ascending' : 'descending');
-      const key = row => { const v = row.cells[column].dataset.value; return v === undefined || v === '' ? NaN : Number(v) };
-      const text = row => row.cells[column].textContent;
-      [...body.rows].sort((a, b) => {
-        const x = key(a), y = key(b), sign = down ? 1 : -1;
-        if (isNaN(x) && isNaN(y)) return sign * text(a).localeCompare(text(b));
-        return isNaN(x) ? 1 : isNaN(y) ? -1 : sign * (x - y);
-      }).forEach(row => body.append(row));
-    };
-    th.addEventListener('click', sort);
-    th.addEventListener('keydown', e => { if (e.key === 'Enter' || e.key === ' ') { e.preventDefault(); sort() } });
-  });
-}
-const unfold = () => { const run = document.getElementById(location.hash.slice(1)); if (run) run.open = true };
-addEventListener('hashchange', unfold); unfold();
-for (const div of document.querySelectorAll('div.plot')) {
-  const figure = JSON.parse(div.querySelector('script').textContent);
-  div.replaceChildren();
-  Plotly.newPlot(div, figure.data, figure.layout, {responsive: true, displaylogo: false});
-}
-"""
 
 
 def write(document: Document, folder: Path) -> Path:
@@ -71,9 +42,9 @@ def write(document: Document, folder: Path) -> Path:
         else:
             for suffix in (".png", ".svg"):
                 save(figure(block), folder / f"{name}{suffix}")
-    (folder / "index.md").write_text(as_markdown(document))
+    (folder / "index.md").write_text(as_markdown(document), encoding="utf-8", errors="backslashreplace")
     path = folder / "index.html"
-    path.write_text(as_html(document))
+    path.write_text(as_html(document), encoding="utf-8", errors="backslashreplace")
     return path
 
 
@@ -88,9 +59,11 @@ def _figures(document: Document) -> Iterator[tuple[str, Chart | Heat | Picture |
 
 def as_html(document: Document) -> str:
     """Return the document as an HTML page, with interactive charts unless the document has none."""
-    parts = [f"<p>{html.escape(document.lead)}</p>"] if document.lead else []
-    for section in document.sections:
-        parts += _html_section(section, interactive=document.interactive)
+    parts = [f'<p class="lead">{html.escape(document.lead)}</p>'] if document.lead else []
+    judged = [(number, section) for number, section in enumerate(document.sections, 1) if section.verdicts]
+    parts += [_html_overview(judged)] if len(judged) > 1 else []
+    for number, section in enumerate(document.sections, 1):
+        parts += _html_section(section, number, interactive=document.interactive)
     if document.runs:
         parts.append("<h2>The runs behind the numbers</h2>")
         parts += [_html_run(run) for run in document.runs]
@@ -98,12 +71,22 @@ def as_html(document: Document) -> str:
     # plotly has several megabytes, which other pages do not need.
     if document.interactive and any(isinstance(block, Chart | Heat) for _, block in _figures(document)):
         parts.append(f"<script>{plotly_source()}</script>")
-    return page(document.title, [*parts, f"<script>{_SCRIPT}</script>"])
+    return page(document.title, [*parts, script("page.js")])
 
 
-def _html_section(section: Section, *, interactive: bool) -> Iterator[str]:
+def _html_overview(sections: Sequence[tuple[int, Section]]) -> str:
+    """Return links to the sections with verdicts, each with the number of claims per outcome."""
+    items = []
+    for number, section in sections:
+        counts = Counter(outcome for _, outcome, _ in section.verdicts)
+        outcomes = ", ".join(f"{_VERDICT_MARKS.get(outcome, '')} {n} {outcome}" for outcome, n in counts.items())
+        items.append(f'<li><a href="#section-{number}">{html.escape(section.title)}</a>: <b>{outcomes}</b></li>')
+    return f"<nav><ul>{''.join(items)}</ul></nav>"
+
+
+def _html_section(section: Section, number: int, *, interactive: bool) -> Iterator[str]:
     if section.title:
-        yield f"<h2>{html.escape(section.title)}</h2>"
+        yield f'<h2 id="section-{number}">{html.escape(section.title)}</h2>'
     if section.lead:
         yield f"<p>{html.escape(section.lead)}</p>"
     if section.verdicts:
@@ -113,13 +96,21 @@ def _html_section(section: Section, *, interactive: bool) -> Iterator[str]:
             for statement, outcome, evidence in section.verdicts
         )
         yield f'<ul class="verdicts">{items}</ul>'
-    for block in section.blocks:
-        yield _html_block(block, interactive=interactive)
+    for place, (_, blocks) in enumerate(groupby(section.blocks, key=_curves)):
+        for first, block in zip(chain((True,), repeat(False)), blocks, strict=False):
+            group = f"{number}-{place}"
+            yield _html_block(block, interactive=interactive, legend=first, group=group)
     for note in section.notes:
         yield f'<p class="note">{html.escape(note)}</p>'
 
 
-def _html_block(block: Block, *, interactive: bool) -> str:
+def _curves(block: Block) -> tuple[object, ...]:
+    """Return what successive charts must have in common to share a legend: the curves; no other block shares one."""
+    return tuple((s.name, s.printed, s.points) for s in block.series) if isinstance(block, Chart) else (id(block),)
+
+
+def _html_block(block: Block, *, interactive: bool, legend: bool, group: str) -> str:
+    """Return a block as HTML; charts of one `group` have the same curves, and only one of them has a legend."""
     if isinstance(block, Text):
         return "".join(f"<p>{html.escape(line)}</p>" for line in block.lines)
     if isinstance(block, Table):
@@ -132,13 +123,10 @@ def _html_block(block: Block, *, interactive: bool) -> str:
         return f"<figure>{caption}{_html_thumbnails(block)}</figure>"
     alt = block.alt or f"{block.title}: {block.y} against {block.x}"
     if not interactive:
-        return drawing(page_figure(block), alt, caption=caption)
-    # "</script>" would end the element early, and "<!--<script" would extend it to the end of the page; in JSON,
-    # "\u003c" is the same character.
-    data = json.dumps(plotly(block), ensure_ascii=False).replace("<", "\\u003c")
+        return drawing(page_figure(block, legend=legend), alt, caption=caption)
     return (
-        f'<figure role="img" aria-label="{html.escape(alt)}">{caption}<div class="plot">'
-        f'<script type="application/json">{data}</script></div></figure>'
+        f'<figure role="img" aria-label="{html.escape(alt)}">{caption}<div class="plot" data-group="{group}">'
+        f"{json_element(plotly(block, legend=legend))}</div></figure>"
     )
 
 
@@ -162,7 +150,7 @@ def _html_table(table: Table) -> str:
         row = "".join(_html_cell(cell) for cell in cells)
         body.append(f"<tr><th scope='row'>{html.escape(name)}</th>{row}</tr>")
     return (
-        f'<div class="wide"><table class="sortable"><caption>{html.escape(table.title)}</caption>'
+        f'<div class="wide" tabindex="0"><table class="sortable"><caption>{html.escape(table.title)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
     )
 
