@@ -23,7 +23,7 @@ from contrapose.distributed import gather
 from contrapose.losses import Loss
 from contrapose.losses import clip as our_clip
 from contrapose.losses import nt_xent as our_nt_xent
-from contrapose.pairs import cross, two_views
+from contrapose.pairs import around_ring, cross, two_views
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +69,15 @@ def make_ours_distributed(temperature: float) -> Criterion:
     return criterion
 
 
+def make_ours_in_ring(temperature: float) -> Criterion:
+    """NT-Xent of contrapose, with candidates that travel around a ring."""
+
+    def criterion(z1: Tensor, z2: Tensor, ids: Tensor) -> Tensor:
+        return our_nt_xent(around_ring(two_views(z1, z2, ids=ids)), temperature=temperature)
+
+    return criterion
+
+
 def make_our_clip(temperature: float) -> Criterion:
     """CLIP's loss in contrapose, in both directions."""
 
@@ -84,6 +93,15 @@ def make_our_clip_distributed(temperature: float) -> Criterion:
 
     def criterion(a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
         return clip(gather(a), gather(b), ids=gather(ids))
+
+    return criterion
+
+
+def make_our_clip_in_ring(temperature: float) -> Criterion:
+    """CLIP's loss of contrapose, with candidates that travel around a ring."""
+
+    def criterion(a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
+        return our_clip(around_ring(cross(a, b, symmetric=True, ids=ids)), temperature=temperature)
 
     return criterion
 
@@ -250,10 +268,26 @@ _ROWS = (
         **_OURS,
     ),
     Peer(
+        name="contrapose-ring",
+        make=make_ours,
+        distributed=make_ours_in_ring,
+        reference="nt_xent",
+        checks=("distributed",),
+        **_OURS,
+    ),
+    Peer(
         name="contrapose-clip",
         make=make_our_clip,
         distributed=make_our_clip_distributed,
         reference="clip",
+        **_OURS,
+    ),
+    Peer(
+        name="contrapose-clip-ring",
+        make=make_our_clip,
+        distributed=make_our_clip_in_ring,
+        reference="clip",
+        checks=("distributed",),
         **_OURS,
     ),
     Peer(name="pytorch", make=make_dense, reference="nt_xent"),

@@ -12,6 +12,8 @@ from torch.nn.functional import normalize
 
 from contrapose.conformance.measure import Criterion
 from contrapose.conformance.references import info_nce
+from contrapose.losses import nt_xent
+from contrapose.pairs import two_views
 
 
 def make_info_nce(temperature: float) -> Criterion:
@@ -39,6 +41,15 @@ def make_local_anchors(temperature: float) -> Criterion:
 def make_own_rows(temperature: float) -> Criterion:
     """The whole loss in each process, with a gradient for its own rows only: exact, but divided by the world size."""
     return lambda a, b: info_nce(gather_own(a), gather_own(b), temperature)
+
+
+def make_ring_of_one(temperature: float) -> Criterion:
+    """Own rows against own rows: a ring whose candidates do not travel."""
+
+    def criterion(z1: Tensor, z2: Tensor, ids: Tensor) -> Tensor:
+        return nt_xent(two_views(z1, z2, ids=ids), temperature=temperature)
+
+    return criterion
 
 
 def make_failing_on_one_rank(temperature: float) -> Criterion:

@@ -12,8 +12,9 @@ import pytest
 import torch
 import tyro
 from conformance import CheckLibraries, render_table
-from gathering import make_failing_on_one_rank, make_info_nce, make_local_anchors, make_own_rows
+from gathering import make_failing_on_one_rank, make_info_nce, make_local_anchors, make_own_rows, make_ring_of_one
 from peers import PEERS, make_dense, make_exponentials, make_lightly, make_ours
+from tiers import first
 from torch import Tensor
 
 from contrapose.conformance import CHECKS, Finding, check
@@ -48,7 +49,7 @@ def test_our_criteria_are_right_where_squared_lengths_overflow(name: str, length
     assert difference < 1e-4
 
 
-@pytest.mark.parametrize("name", ["contrapose", "contrapose-clip"])
+@pytest.mark.parametrize("name", first(3, [name for name, peer in PEERS.items() if peer.ours]))
 def test_our_gradients_in_several_processes_are_those_of_one(name: str) -> None:
     findings = PEERS[name].check("distributed")
     assert [finding.case for finding in findings] == ["2 processes", "4 processes"]
@@ -216,6 +217,13 @@ def test_a_gradient_divided_by_the_world_size_is_found() -> None:
     findings = check(make_info_nce, distributed=make_own_rows, reference="info_nce", checks=["distributed"])
     assert [finding.verdict for finding in findings] == ["scaled", "scaled"]
     assert [finding.figure for finding in findings] == pytest.approx([0.5, 0.25])
+
+
+@pytest.mark.thorough
+def test_a_ring_with_candidates_of_its_own_process_only_is_found() -> None:
+    """The fault of a ring that does not travel; `contrapose-ring` passes the same check."""
+    peer = replace(PEERS["contrapose-ring"], distributed=make_ring_of_one)
+    assert {finding.verdict for finding in peer.check("distributed")} == {"differs"}
 
 
 def test_a_failure_on_one_rank_is_a_finding() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar, cast
+from weakref import WeakKeyDictionary
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -42,6 +45,9 @@ def gather(z: Tensor, dim: int = 0, *, group: Group = None) -> Tensor:
     z       this process's rows
     dim     dimension along which the rows are gathered
     group   process group that this process belongs to; default: all processes
+
+    >>> gather(torch.eye(2)).shape  # one process
+    torch.Size([2, 2])
     """
     if not isinstance(z, Tensor) or not 0 <= dim < z.ndim:
         received = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
@@ -50,7 +56,7 @@ def gather(z: Tensor, dim: int = 0, *, group: Group = None) -> Tensor:
         return z
     if dim:  # the collective concatenates along dimension 0
         return gather(z.transpose(0, dim), group=group).transpose(0, dim)
-    _check_equal_shapes(z, group)
+    check_equal_rows(z, group)
     if not z.requires_grad:
         return _all_gather(z, group)
     refuse_transforms()
@@ -100,9 +106,7 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         check_backward(*gradients)
         # Every process's loss depends on these rows, so their gradient is the sum over processes.
-        gradient = _all_reduce(gradients[0], ctx.group)
-        start = dist.get_rank(ctx.group) * ctx.rows
-        return gradient[start : start + ctx.rows], None
+        return _reduce_scatter(gradients[0], ctx.rows, ctx.group), None
 
 
 def sum_over_ranks(x: Tensor, group: Group = None) -> Tensor:
@@ -123,27 +127,28 @@ class _SumOverRanks(torch.autograd.Function):
         return _all_reduce(gradients[0], ctx.group), None
 
 
-def average_gradient(x: Tensor) -> Tensor:
+def average_gradient(x: Tensor, group: Group = None) -> Tensor:
     """Return `x` itself; the backward pass averages its gradient over all processes.
 
     DistributedDataParallel averages the gradients of a network's parameters. A parameter outside the network, such as a
     learned temperature, needs the same average; otherwise each process would train a different value.
     """
-    if world_size() == 1:
+    if world_size(group) == 1:
         return x
-    averaged: Tensor = _AverageGradient.apply(x)
+    averaged: Tensor = _AverageGradient.apply(x, group)
     return averaged
 
 
 class _AverageGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         check_backward(*gradients)
-        return _all_reduce(gradients[0]) / dist.get_world_size()
+        return _all_reduce(gradients[0], ctx.group) / dist.get_world_size(ctx.group), None
 
 
 def _all_reduce(x: Tensor, group: Group = None) -> Tensor:
@@ -159,17 +164,162 @@ def _all_gather(z: Tensor, group: Group) -> Tensor:
     return gathered
 
 
-def _check_equal_shapes(z: Tensor, group: Group) -> None:
-    """Exchange shapes and raise ValueError if they differ: collectives with unequal shapes hang or mix up rows."""
+def _reduce_scatter(x: Tensor, rows: int, group: Group) -> Tensor:
+    """Return this process's `rows` rows of the sum of `x` over all processes; half the traffic of the whole sum."""
+    summed = x.new_empty((rows, *x.shape[1:]))
+    try:
+        dist.reduce_scatter_tensor(summed, x.contiguous(), group=group)
+    except RuntimeError as error:
+        if "gloo" not in str(error).lower():
+            raise
+        # Older versions of torch have no reduce-scatter in gloo: it refuses before anything is sent.
+        start = dist.get_rank(group) * rows
+        return _all_reduce(x, group)[start : start + rows]
+    return summed
+
+
+def pass_on(tensors: Sequence[Tensor], group: Group = None) -> Callable[[], list[Tensor]]:
+    """Start to send tensors to the next process of a ring and to receive as many from the one before it.
+
+    Return a function that waits for the received tensors. They have the shapes of those sent.
+    """
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    following, previous = (r if group is None else dist.get_global_rank(group, r) for r in _neighbours(rank, size))
+    # gloo sends from the CPU's memory only.
+    staged = dist.get_backend(group) == "gloo"
+    sent = [x.cpu() if staged else x for x in (x.contiguous() for x in tensors)]
+    received = [torch.empty_like(x) for x in sent]
+    operations = []
+    for tag, (out, into) in enumerate(zip(sent, received, strict=True)):
+        operations.append(dist.P2POp(dist.isend, out, following, group, tag))
+        operations.append(dist.P2POp(dist.irecv, into, previous, group, tag))
+    requests = dist.batch_isend_irecv(operations)
+
+    def wait() -> list[Tensor]:
+        for request in requests:
+            request.wait()
+        sent.clear()  # kept until here, since a tensor must not be freed while it is sent
+        return [x.to(like.device) for x, like in zip(received, tensors, strict=True)]
+
+    return wait
+
+
+def _neighbours(rank: int, size: int) -> tuple[int, int]:
+    return (rank + 1) % size, (rank - 1) % size
+
+
+# Bytes by which a process says that its number of rows is another one, and bytes for that number
+_MARK, _DIGITS = 64, 8
+
+
+@dataclass
+class _RowCounts:
+    """The numbers of rows of all tensors of one width that were exchanged for one call, as which number followed which."""
+
+    call: str
+    last: int = 0
+    following: dict[int, int] = field(default_factory=dict)
+    headers: dict[int, Tensor] = field(default_factory=dict)  # on the device, by number of rows
+
+    def expected(self) -> int | None:
+        return self.following.get(self.last)
+
+    def add(self, rows: int) -> None:
+        self.following[self.last] = rows
+        self.last = rows
+
+
+_SEEN: WeakKeyDictionary[Any, dict[tuple[Any, ...], _RowCounts]] = WeakKeyDictionary()  # by process group
+
+
+def check_equal_rows(z: Tensor, group: Group = None) -> None:
+    """Raise ValueError unless `z` has the same shape on every process: collectives with unequal shapes hang or mix up rows.
+
+    So do different types, and a backward pass in which only some processes take part. These are compared when a process meets
+    them for the first time.
+
+    Every process expects the number of rows that followed the last one before, so that a loop that gathers two tensors in
+    turns has no surprises. A process with another number does not know whether the others have it too: they may be sending
+    their rows already. So it first sends a tensor of the expected shape that says so; others that did not expect it read NaN.
+    As long as numbers are as expected, nothing is sent and the host does not wait.
+    """
     if z.is_cuda and torch.cuda.is_current_stream_capturing():
         return
+    counts = _counts_of(z, group)
+    expected = counts.expected()
+    if expected is None or expected * z[:1].numel() * z.element_size() < _MARK + _DIGITS:
+        # Also tensors that are too small to say so, in every step
+        _compare_headers(_all_gather(_header(z, counts.call, is_new=True), group), counts.call, group)
+    elif expected != len(z):
+        _compare(_announce_rows(z, expected, group))
+    counts.add(len(z))
+
+
+def check_equal_calls(z: Tensor, call: str, group: Group = None) -> None:
+    """Raise ValueError unless `z`, and what `call` says about the exchanges that follow, are the same on every process.
+
+    Rows that travel from process to process cannot say that they are others than expected. So a few numbers are gathered in
+    every call; the host waits for them only in a process that meets its own for the first time.
+    """
+    if z.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
+    counts = _counts_of(z, group, call)
+    is_new = counts.expected() != len(z)
+    if len(z) not in counts.headers:
+        counts.headers[len(z)] = _header(z, counts.call, is_new=False)
+    header = _header(z, counts.call, is_new=True) if is_new else counts.headers[len(z)]
+    headers = _all_gather(header, group)
+    if is_new:
+        _compare_headers(headers, counts.call, group)
+    counts.add(len(z))
+
+
+def _counts_of(z: Tensor, group: Group, call: str = "") -> _RowCounts:
+    by_key = _SEEN.setdefault(group if group is not None else dist.group.WORLD, {})
+    needs_grad = z.requires_grad and torch.is_grad_enabled()
+    call = f"{z.dtype} with{'' if needs_grad else 'out'} a gradient{call}"
+    return by_key.setdefault((z.shape[1:], z.device, call), _RowCounts(call))
+
+
+def _header(z: Tensor, call: str, *, is_new: bool) -> Tensor:
+    """Return whether this call is new to this process, a checksum of it, and the shape of `z`, (1, 10)."""
     # Padded to a fixed length: the shapes themselves may have different numbers of dimensions.
-    shape = torch.tensor([z.ndim, *z.shape, *[-1] * (7 - z.ndim)], device=z.device)
-    shapes = shape.new_empty((dist.get_world_size(group), 8))
-    dist.all_gather_into_tensor(shapes, shape[None], group=group)
-    if not bool((shapes == shape).all()):
-        by_rank = [tuple(row[1 : 1 + row[0]]) for row in shapes.tolist()]
+    return torch.tensor([[is_new, crc32(call.encode()), z.ndim, *z.shape, *[-1] * (7 - z.ndim)]], device=z.device)
+
+
+def _compare_headers(headers: Tensor, call: str, group: Group) -> None:
+    """Raise ValueError unless the headers of all processes have the same shape and call."""
+    rows = headers.tolist()
+    _compare([tuple(shape[:ndim]) for _, _, ndim, *shape in rows])
+    if len({checksum for _, checksum, *_ in rows}) > 1:
+        calls = ["the same call as before" if not is_new else "" for is_new, *_ in rows]
+        if all(is_new for is_new, *_ in rows):
+            dist.all_gather_object(calls, call, group=group)
+        else:  # processes to which nothing is new do not take part
+            calls[dist.get_rank(group)] = call
+        raise ValueError(f"z: expected the same call on every process, got [{'; '.join(calls)}] by rank")
+
+
+def _announce_rows(z: Tensor, expected: int, group: Group) -> list[tuple[int, ...]]:
+    """Exchange the numbers of rows in a tensor with the expected ones; return the shapes by rank."""
+    sent = z.new_empty((expected, *z.shape[1:]))
+    of_bytes = sent.flatten().view(torch.uint8)
+    of_bytes.fill_(255)  # NaN in every floating point type
+    digits = torch.tensor(list(len(z).to_bytes(_DIGITS, "big")), dtype=torch.uint8)
+    of_bytes[_MARK : _MARK + _DIGITS] = digits.to(z.device)
+    received = _all_gather(sent, group).unflatten(0, (-1, expected)).flatten(1).view(torch.uint8)
+    has_mark = (received[:, :_MARK] == 255).all(1).tolist()
+    digits_by_rank = received[:, _MARK : _MARK + _DIGITS].tolist()
+    counts = [
+        int.from_bytes(bytes(digits), "big") if mark else expected
+        for mark, digits in zip(has_mark, digits_by_rank, strict=True)
+    ]
+    return [(count, *z.shape[1:]) for count in counts]
+
+
+def _compare(shapes: list[tuple[int, ...]]) -> None:
+    if len(set(shapes)) > 1:
         raise ValueError(
-            f"z: expected the same shape on every process, got {by_rank} by rank "
+            f"z: expected the same shape on every process, got {shapes} by rank "
             f"(set drop_last=True in the data loader to skip a smaller last batch)"
         )

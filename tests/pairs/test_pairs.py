@@ -162,11 +162,11 @@ def test_views_can_be_a_list() -> None:
 def test_candidates_of_each_view_are_counted() -> None:
     """The numbers decide the size of blocks, and how many negatives may be asked for."""
     pairs = two_views(Z, -Z)
-    assert pairs._source((), may_be_empty=False).spans == [(0, 8, 8)]
+    assert pairs.source((), may_be_empty=False).spans == [(0, 8, 8)]
     for choice in (same_view(), other_views()):
-        source = pairs._source((choice,), may_be_empty=False)
+        source = pairs.source((choice,), may_be_empty=False)
         assert source.spans == [(0, 4, 4), (4, 8, 4)]
-        assert pairs._source((choice,), may_be_empty=False, share=slice(5, 8)).spans == [(0, 3, 4)]
+        assert pairs.source((choice,), may_be_empty=False, share=slice(5, 8)).spans == [(0, 3, 4)]
 
 
 def test_a_share_of_a_single_candidate_is_that_candidate() -> None:

@@ -109,7 +109,7 @@ for slots, width in ((8, 0), (8, 256), (1, 256)):  # in the last case many ancho
         loss = lambda p, t: nt_xent(p, temperature=0.3, negatives=choice)
         out[f"{slots} {width} {choice}"] = errors(two_views, loss, raw, "tf32x3")
 pairs = two_views(*raw)
-chosen = pairs._source(pairs._choices(hardest(0.1)), may_be_empty=False).selection
+chosen = pairs.source(pairs.choices(hardest(0.1)), may_be_empty=False).selection
 z = torch.nn.functional.normalize(torch.cat(raw), dim=1)
 z, k = torch.nn.functional.pad(z, (0, 12)), chosen.kept_counts(torch.int64)
 search = thresholds._Search(z, z, chosen.anchor_id, chosen.pool_id, "tf32x3")
@@ -235,7 +235,7 @@ for width in (0, 256):
             torch.manual_seed(0)
             leaf = torch.randn(2, 20, 18, requires_grad=True)
             pairs = cross(*leaf, symmetric=True)
-            source = pairs._source(pairs._choices(None), False, share=share)
+            source = pairs.source(pairs.choices(None), False, share=share)
             with path(which, precision="tf32x3" if which == "fused" else None):
                 (total,) = reduce_rows(source, LogSumExp(Scale(5.0)))
             total.sum().backward()

@@ -6,7 +6,8 @@
 >>> [finding.verdict for finding in findings]
 ['ok', 'ok', 'ok']
 
-`python benchmarks/conformance.py`, in a clone, runs all checks on the installed libraries.
+`python benchmarks/conformance.py`, in a clone, runs all checks on the installed libraries. Our losses are checked in several
+processes twice: with gathered embeddings and in a ring.
 """
 
 from contrapose.conformance.checks import CHECKS as CHECKS

@@ -18,6 +18,7 @@ its own negative. Queue rows carry an id that no anchor has.
 from contrapose.pairs.build import bank, neighbours, queue, two_views, views
 from contrapose.pairs.cross import cross
 from contrapose.pairs.guided import guided
+from contrapose.pairs.kinds import AnyPairs
 from contrapose.pairs.negatives import (
     Choice,
     Hardest,
@@ -28,7 +29,8 @@ from contrapose.pairs.negatives import (
     same_view,
     stored_rows,
 )
-from contrapose.pairs.pairs import AnyPairs, Pairs
+from contrapose.pairs.pairs import Pairs
+from contrapose.pairs.ring import RingPairs, around_ring
 from contrapose.pairs.similarities import Similarities, from_similarities
 from contrapose.reduce.unit import unit
 
@@ -38,7 +40,9 @@ __all__ = [
     "Hardest",
     "Negatives",
     "Pairs",
+    "RingPairs",
     "Similarities",
+    "around_ring",
     "bank",
     "batch_rows",
     "cross",

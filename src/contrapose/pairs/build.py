@@ -59,6 +59,9 @@ def views(
     keys         embeddings from a momentum encoder, (V, m, d), or (2, m, d) for two global crops; or a list of tensors (m, d)
     similarity   "cosine", "dot" or "neg_euclid"
     ids          data-set index of each sample, (m,): rows with the same id are never negatives of each other
+
+    >>> views(torch.randn(3, 4, 8)).shape  # three views of 4 samples: 12 anchors, 12 candidates
+    (12, 12)
     """
     z = torch.stack(list(z)) if isinstance(z, list | tuple) else z
     check_embeddings("z", z, 3)
@@ -72,9 +75,11 @@ def views(
         raise ValueError(f"z: expected at least two views of each image, got shape {tuple(z.shape)}")
     _check_keys("keys", keys, "z", z)
     half, (count, m, _) = is_half(z) and similarity == "cosine", z.shape
-    sample = sample_ids(ids, m, z.device, times=count)
+    # Losses that only pull need no negatives; the other ones refuse a single image themselves.
+    sample = sample_ids(ids, m, z.device, times=count, allow_single=m == 1)
     z, keys = comparable_rows(similarity, z, keys.detach())
     return Pairs(
+        ids_are_positions=ids is None,
         anchor=z.flatten(0, 1),
         positive_rows=keys_of_others(keys, count),
         pool=keys.flatten(0, 1),
@@ -98,6 +103,7 @@ def within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
     count, m = (len(embeddings), len(embeddings[0])) if len(embeddings) > 1 else embeddings[0].shape[:2]
     sample = sample_ids(ids, m, device, times=count)
     return Pairs(
+        ids_are_positions=ids is None,
         anchor=anchor,
         positive_similarity=similarity,
         pool=anchor,
@@ -116,6 +122,7 @@ def within_raw_views(z: Tensor, *, similarity: str, ids: Tensor | None) -> Pairs
     anchor, pool = comparable_rows(similarity, z, z)
     rows = anchor.flatten(0, 1)
     return Pairs(
+        ids_are_positions=ids is None,
         anchor=rows,
         positive_rows=other_views_of(pool),
         pool=rows if pool is anchor else pool.flatten(0, 1),
@@ -143,6 +150,9 @@ def queue(
     batch   whether other queries are negatives too
     keys    whether the keys of other samples are negatives too
     ids     data-set index of each sample, (m,): rows with the same id are never negatives of each other
+
+    >>> queue(torch.randn(4, 8), torch.randn(4, 8), torch.randn(10, 8)).shape  # 4 queries, 10 stored rows
+    (4, 10)
     """
     check_embeddings("q", q, 2, 3)
     check_embeddings("k", k, 2, 3)
@@ -175,6 +185,7 @@ def queue(
         first = 0 if count > 1 else 1  # with a single view of queries, the keys come from other views
         pool_views += [(first + view, m) for view in range(len(k))]
     return Pairs(
+        ids_are_positions=ids is None,
         anchor=anchor,
         # With a single view of queries, all keys are positives; with several views, only the keys of the other views are.
         positive_rows=keys_of_others(k, count) if count > 1 else k.transpose(0, 1),
@@ -213,6 +224,7 @@ def neighbours(p: Tensor, z: Tensor, rows: Tensor, *, ids: Tensor | None = None)
     nearest = matmul(z.flatten(0, 1), rows.T).argmax(1)
     sample = sample_ids(ids, m, p.device, times=count)
     return Pairs(
+        ids_are_positions=ids is None,
         anchor=rows[nearest],
         positive_rows=other_views_of(p),
         pool=p.flatten(0, 1),
@@ -234,6 +246,9 @@ def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
     z       embeddings (m, d) or (V, m, d)
     index   data-set index of each sample, (m,)
     rows    one row per sample in the data set, (N, d)
+
+    >>> bank(torch.randn(4, 8), torch.tensor([0, 5, 9, 2]), torch.randn(10, 8)).shape  # 4 anchors, 10 candidates
+    (4, 10)
     """
     check_embeddings("z", z, 2, 3)
     check_embeddings("rows", rows, 2)

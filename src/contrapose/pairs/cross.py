@@ -50,6 +50,11 @@ def cross(
 
     With several directions there is one anchor per pair, and its softmax contains the positive once. The denominators of GTE
     and sentence-transformers contain the positive once for "a_to_b" and again for "b_to_a".
+
+    >>> cross(torch.randn(4, 8), torch.randn(4, 8)).shape  # 4 anchors, 4 candidates
+    (4, 4)
+    >>> cross(torch.randn(4, 8), torch.randn(4, 8), negatives=torch.randn(4, 2, 8)).shape
+    (4, 12)
     """
     check_embeddings("a", a, 2)
     check_embeddings("b", b, 2)
@@ -147,6 +152,7 @@ def _one_sum(
             lambda: f"negative_ids: all rows have the id {int(sample[0])}, so there are no negatives",
         )
     return Pairs(
+        ids_are_positions=ids is None,
         anchor=anchor,
         positive_rows=b[:, None],
         pool=_joined(widened),

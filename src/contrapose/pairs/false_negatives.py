@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from contrapose.distributed import gather, share_of_rows
+from contrapose.pairs.kinds import AnyPairs
 from contrapose.pairs.negatives import Choice
-from contrapose.pairs.pairs import AnyPairs, Pairs
+from contrapose.pairs.pairs import Pairs
 from contrapose.pairs.similarities import Similarities
 from contrapose.reduce import Block
 from contrapose.reduce.unit import matmul, products, unit

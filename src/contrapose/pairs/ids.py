@@ -11,6 +11,8 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from contrapose.pairs.negatives import STORED
 from contrapose.validate import check_index, check_values
 
+ONE_IMAGE = "one image in the batch has no negatives: expected at least two images"
+
 
 def sample_ids(
     ids: Tensor | None, m: int, device: torch.device, *, times: int = 1, allow_single: bool = False
@@ -18,7 +20,7 @@ def sample_ids(
     """Return the checked ids, by default 0…m-1, repeated `times` times; two different ids are required unless `allow_single`."""
     if ids is None:
         if m < 2 and not allow_single:
-            raise ValueError("one image in the batch has no negatives: expected at least two images")
+            raise ValueError(ONE_IMAGE)
         # A tensor created during graph capture has no values yet, and a traced tensor never has any: neither may be cached.
         uncached = torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
         uncached = uncached or (device.type == "cuda" and torch.cuda.is_current_stream_capturing())

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from contrapose.pairs.kinds import AnyPairs
 from contrapose.pairs.negatives import Choice
-from contrapose.pairs.pairs import AnyPairs
 from contrapose.reduce import Block, group_counts
 from contrapose.validate import check_values
 

@@ -45,6 +45,11 @@ class Layout(ABC):
         return self.view_count > 1 and not self.stored and not self.between_views_only
 
     @property
+    def is_one_sample(self) -> bool:
+        """Whether views of a single sample are compared with its keys, and with nothing else."""
+        return self.detached and not self.stored and self.shape == (self.view_count, self.key_views)
+
+    @property
     def key_views(self) -> int:
         """Number of views from which the keys, or other positives, come."""
         return self.global_views or self.view_count

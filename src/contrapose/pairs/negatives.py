@@ -56,12 +56,17 @@ def narrow(block: Block, chosen: tuple[Choice, ...], *, may_be_empty: bool = Fal
     for choice in chosen:
         block = choice(block)
     if chosen and not may_be_empty:
-        names = ", then ".join(repr(choice) for choice in chosen)
-        check_values(
-            block.count() > 0,
-            lambda: f"negatives: {names} leaves an anchor without negatives: expected at least one for every anchor",
-        )
+        check_has_negatives(block.count(), chosen)
     return block
+
+
+def check_has_negatives(count: Tensor, chosen: tuple[Choice, ...]) -> None:
+    """Raise ValueError if the choices leave an anchor without negatives."""
+    names = ", then ".join(repr(choice) for choice in chosen)
+    check_values(
+        count > 0,
+        lambda: f"negatives: {names} leaves an anchor without negatives: expected at least one for every anchor",
+    )
 
 
 def may_leave_none(negatives: Negatives) -> bool:
@@ -130,15 +135,11 @@ class Hardest(Choice):
         if self.keeps_all(candidates):
             return block
         kept, is_complete = self._kept_count(block.count(), candidates)
-        # topk needs one k for all rows: the largest number that any anchor keeps. Anchors that keep fewer drop the rest.
-        k = self.k if self.k is not None else _ceil(self.fraction or 0.0, candidates)
-        # The choice itself carries no gradient; the chosen similarities do.
-        ranked = block.fill(block.similarity.detach().clone(), -torch.inf).topk(k, dim=1)
-        similarity = block.similarity.gather(1, ranked.indices)
-        drop = None if is_complete else torch.arange(k, device=similarity.device) >= kept[:, None]
-        columns = ranked.indices if block.columns is None else block.columns.gather(1, ranked.indices)
-        pool_view = _views_of_columns(block, ranked.indices)
-        return replace(block, similarity=similarity, drop=drop, pool_view=pool_view, columns=columns)
+        return keep_hardest(block, None if is_complete else kept, self.most(candidates))
+
+    def most(self, candidates: int) -> int:
+        """Return the largest number of negatives that an anchor can keep, out of so many candidates."""
+        return self.k if self.k is not None else _ceil(self.fraction or 0.0, candidates)
 
     def keeps_all(self, candidates: int) -> bool:
         """Return whether there are fewer than k candidates, so that every negative is kept; report it once."""
@@ -178,6 +179,18 @@ class Hardest(Choice):
     def __repr__(self) -> str:
         strict = ", strict=True" if self.strict else ""
         return f"hardest({self.k}{strict})" if self.k is not None else f"hardest(fraction={self.fraction})"
+
+
+def keep_hardest(block: Block, kept: Tensor | None, k: int) -> Block:
+    """Return a block with each anchor's `kept` (b,) hardest negatives, in k columns; without `kept`, all of them keep k."""
+    # topk needs one k for all rows: anchors that keep fewer drop the rest. The choice itself carries no gradient; the chosen
+    # similarities do.
+    ranked = block.fill(block.similarity.detach().clone(), -torch.inf).topk(k, dim=1)
+    similarity = block.similarity.gather(1, ranked.indices)
+    drop = None if kept is None else torch.arange(k, device=similarity.device) >= kept[:, None]
+    columns = ranked.indices if block.columns is None else block.columns.gather(1, ranked.indices)
+    pool_view = _views_of_columns(block, ranked.indices)
+    return replace(block, similarity=similarity, drop=drop, pool_view=pool_view, columns=columns)
 
 
 def _ceil(fraction: float, count: int) -> int:

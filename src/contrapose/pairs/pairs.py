@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import cast
 
 import torch
 from torch import Tensor
 
-from contrapose.distributed import Group, gather, raise_on_all_ranks, share_of_rows, sum_over_ranks, world_size
+from contrapose.distributed import (
+    Group,
+    T,
+    average_gradient,
+    gather,
+    raise_on_all_ranks,
+    share_of_rows,
+    sum_over_ranks,
+    world_size,
+)
 from contrapose.pairs.ids import opposite_views
 from contrapose.pairs.layout import Layout
 from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, narrow, other_views, steps
@@ -42,6 +50,13 @@ class Pairs(Layout):
     The functions in `contrapose.pairs` make `Pairs`, after checking and normalising the input. Exactly one of
     `positive_rows` and `positive_similarity` is given. With several directions, `cross` makes each anchor from two unit
     vectors; its pool rows are zero in one half, so that products are still similarities.
+
+    >>> from contrapose import two_views
+    >>> pairs = two_views(torch.eye(4), torch.eye(4))
+    >>> pairs.shape  # (anchors, candidates)
+    (8, 8)
+    >>> pairs.positives().shape
+    torch.Size([8, 1])
     """
 
     anchor: Tensor  # (n, d)
@@ -55,6 +70,7 @@ class Pairs(Layout):
     positive_rows: Tensor | None = None
     positive_similarity: Tensor | None = None  # (n, k): similarities to the same sample's anchors in the views after it
     kernel_inputs: KernelInputs = field(default_factory=KernelInputs)  # properties of anchors and pool that kernels use
+    ids_are_positions: bool = False  # whether ids are positions in the batch, since none were given
     is_sharded: bool = False  # whether each process reduces a part of the anchors; see `sharded`
     group: Group = None  # the processes that share the anchors; None for all
 
@@ -125,26 +141,19 @@ class Pairs(Layout):
 
         With `may_be_empty` a choice may leave anchors without negatives: their log-sum-exp is -inf, their expectation 0.
         """
-        chosen = self._choices(negatives)
+        chosen = self.choices(negatives)
         if not self.is_sharded:
-            return reduce_rows(self._source(chosen, may_be_empty), *statistics)
-        own = share_of_rows(self.shape[0], self.group)
-        mine = self._share_source(own, chosen, may_be_empty)
-        # An invalid choice of negatives on one rank must raise on all ranks, or the others would wait in `gather`.
-        values = raise_on_all_ranks(
-            lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics)), self.group
-        )
+            return reduce_rows(self.source(chosen, may_be_empty), *statistics)
+        values = self._on_share(reduce_rows, statistics, chosen, may_be_empty=may_be_empty)
         return tuple(gather(value, group=self.group) for value in values)
 
     def sum(self, statistic: SoftplusSum, *, negatives: Negatives = None) -> Tensor:
         """Return the sum of a statistic over all anchors, a scalar. On a GPU this takes one pass less than `reduce`."""
-        chosen = self._choices(negatives)
+        chosen = self.choices(negatives)
         if not self.is_sharded:
-            return sum_rows(self._source(chosen, may_be_empty=False), statistic)
-        own = share_of_rows(self.shape[0], self.group)
-        mine = self._share_source(own, chosen, may_be_empty=False)
-        restricted = cast(SoftplusSum, of_rows(statistic, own))
-        return sum_over_ranks(raise_on_all_ranks(lambda: sum_rows(mine, restricted), self.group), self.group)
+            return sum_rows(self.source(chosen, may_be_empty=False), statistic)
+        summed = self._on_share(sum_rows, [statistic], chosen, may_be_empty=False)
+        return sum_over_ranks(summed, self.group)
 
     def mean_cross_entropy(self, logit: Logit, *, negatives: Negatives = None) -> Tensor | None:
         """Return the mean over anchors of -log e^{φ(s⁺)} / (e^{φ(s⁺)} + Σ_k e^{φ(s_k)}) as one node of the graph.
@@ -153,17 +162,17 @@ class Pairs(Layout):
         """
         if self.is_sharded or self.positive_similarity is None:
             return None
-        source = self._source(self._choices(negatives), may_be_empty=False)
+        source = self.source(self.choices(negatives), may_be_empty=False)
         return cross_entropy_of_views(source, self.positive_similarity, logit)
 
     def mean_sigmoid_loss(self, logit: Logit, bias: float | Tensor, *, negatives: Negatives = None) -> Tensor | None:
         """Return the mean over anchors of SigLIP's loss as one node of the graph; None if there is no kernel for it."""
         if self.is_sharded or self.positive_similarity is None:
             return None
-        source = self._source(self._choices(negatives), may_be_empty=False)
+        source = self.source(self.choices(negatives), may_be_empty=False)
         return sigmoid_loss_of_views(source, self.positive_similarity, logit, bias)
 
-    def _source(self, chosen: tuple[Choice, ...], may_be_empty: bool, *, share: slice | None = None) -> _Rows:
+    def source(self, chosen: tuple[Choice, ...], may_be_empty: bool, *, share: slice | None = None) -> _Rows:
         """Return these pairs, or a `share` of their anchors, in the form that `reduce` reads."""
         pairs = self if share is None else self._slice_anchors(share)
         # Comparing one view with one other needs a smaller matrix; with more views, it would take several matrices.
@@ -175,11 +184,26 @@ class Pairs(Layout):
             return _RowsViewByView(pairs, chosen[1:], may_be_empty, chosen[0].same, samples, first)
         return _Rows(pairs, chosen, may_be_empty)
 
-    def _share_source(self, own: slice, chosen: tuple[Choice, ...], may_be_empty: bool) -> _Rows:
-        """Return a process's share of the anchors in the form that `reduce` reads."""
-        return self._source(tuple(choice.for_rows(own) for choice in chosen), may_be_empty, share=own)
+    def _on_share(
+        self,
+        reduce: Callable[..., T],
+        statistics: Sequence[Statistic],
+        chosen: tuple[Choice, ...],
+        *,
+        may_be_empty: bool,
+    ) -> T:
+        """Return `reduce` of this process's share of the anchors."""
+        own = share_of_rows(self.shape[0], self.group)
+        mine = self.source(tuple(choice.for_rows(own) for choice in chosen), may_be_empty, share=own)
+        # Each process has the gradient of its own anchors. DistributedDataParallel would average that of a learned
+        # temperature, but the parameter may be outside of it; averaging twice changes nothing.
+        restricted = of_rows(statistics, own, partial(average_gradient, group=self.group))
+        if not mine.negatives:
+            return reduce(mine, *restricted)
+        # An invalid choice of negatives on one rank must raise on all ranks, or the others would wait in `gather`.
+        return raise_on_all_ranks(lambda: reduce(mine, *restricted), self.group)
 
-    def _choices(self, negatives: Negatives) -> tuple[Choice, ...]:
+    def choices(self, negatives: Negatives) -> tuple[Choice, ...]:
         """Check and return all choices to apply, starting with those that belong to these pairs."""
         chosen = steps(negatives)
         for choice in chosen:
@@ -194,8 +218,9 @@ class Pairs(Layout):
         """Return the same pairs, made from gathered embeddings, with the work divided between processes.
 
         Each process reduces its share of the anchors, and the statistics, a few numbers per anchor, are exchanged. Values and,
-        with DistributedDataParallel, gradients are the same as on one process. A learned temperature must be wrapped in
-        DistributedDataParallel as well. `group` has the same meaning as in `gather`.
+        with DistributedDataParallel, gradients are the same as on one process. The gradient of a learned
+        temperature is averaged, wherever its parameter is; a temperature that is a module of its own must be wrapped in
+        DistributedDataParallel. `group` has the same meaning as in `gather`. `around_ring` needs no gathered embeddings.
 
             loss = nt_xent(two_views(gather(z1), gather(z2)).sharded(), temperature=0.5)
         """
@@ -211,9 +236,12 @@ class Pairs(Layout):
             positive_similarity=None,
             anchor_id=self.anchor_id[rows],
             kernel_inputs=KernelInputs(self.kernel_inputs.half_precision),
-            view_ids=lambda: (self.anchor_view[rows], self.pool_view),
+            view_ids=partial(self._views_of, rows),
             is_sharded=False,
         )
+
+    def _views_of(self, rows: slice) -> tuple[Tensor, Tensor]:
+        return self.anchor_view[rows], self.pool_view
 
     def similarities(self) -> Similarities:
         """Return the same pairs as similarity values, (n, k) and (n, m), without gradient to the embeddings."""
@@ -259,13 +287,11 @@ class Pairs(Layout):
                             detached=self.detached,
                             kernel_inputs=KernelInputs(self.kernel_inputs.half_precision),
                             similarity=self.similarity,
+                            ids_are_positions=self.ids_are_positions,
                             is_sharded=self.is_sharded,
                             group=self.group,
                         ),
                     )
-
-
-AnyPairs = Pairs | Similarities
 
 
 def other_views_of(z: Tensor) -> Tensor:
@@ -288,7 +314,7 @@ def keys_of_others(keys: Tensor, views: int) -> Tensor:
     return torch.cat([others.expand(-1, 2, -1), keys.transpose(0, 1).repeat(views - 2, 1, 1)])
 
 
-def repeated_positives(pairs: AnyPairs, device: torch.device) -> Tensor | None:
+def repeated_positives(pairs: Layout, device: torch.device) -> Tensor | None:
     """Return which positives are repetitions, (n, 2) bool; None if there are none."""
     if not pairs.global_views:
         return None

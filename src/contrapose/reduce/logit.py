@@ -21,8 +21,11 @@ class Logit(Protocol):
     def times(self, factor: float) -> Logit:
         """Return factor · φ."""
 
-    def for_rows(self, rows: slice) -> Logit:
+    def for_rows(self, rows: slice | Tensor) -> Logit:
         """Return φ for a subset of the anchors."""
+
+    def map_learned(self, change: Callable[[Tensor], Tensor]) -> Logit:
+        """Return φ with its learned factor, if it has one, replaced by `change(factor)`."""
 
     def backward(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
         """Return ∂L/∂s and, if the factor is learned, ∂L/∂factor per row, from ∂L/∂φ, which may be overwritten."""
@@ -51,9 +54,13 @@ class Scale:
         """Return factor · φ."""
         return Scale(self.factor * factor)
 
-    def for_rows(self, rows: slice) -> Scale:
+    def for_rows(self, rows: slice | Tensor) -> Scale:
         """Return φ for a subset of the anchors."""
         return Scale(self.factor[rows]) if isinstance(self.factor, Tensor) and self.factor.ndim else self
+
+    def map_learned(self, change: Callable[[Tensor], Tensor]) -> Scale:
+        """Return φ with a learned factor replaced by `change(factor)`."""
+        return self if self.learned is None else Scale(change(self.learned))
 
     def backward(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
         """∂L/∂s = factor · ∂L/∂φ, ∂L/∂factor = Σ s · ∂L/∂φ."""
@@ -94,8 +101,12 @@ class TemperatureLogit:
         """Return factor · φ."""
         return replace(self, factor=self.factor * factor)
 
-    def for_rows(self, rows: slice) -> TemperatureLogit:
+    def for_rows(self, rows: slice | Tensor) -> TemperatureLogit:
         """Return φ itself: it is the same for all anchors."""
+        return self
+
+    def map_learned(self, change: Callable[[Tensor], Tensor]) -> TemperatureLogit:
+        """Return φ itself: parameters of the function are not known here."""
         return self
 
     def backward(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
@@ -125,9 +136,13 @@ class HardnessLogit:
         """Return factor · φ, including the added term."""
         return HardnessLogit(self.inner.times(factor), self.strength * factor)
 
-    def for_rows(self, rows: slice) -> HardnessLogit:
+    def for_rows(self, rows: slice | Tensor) -> HardnessLogit:
         """Return φ for a subset of the anchors."""
         return replace(self, inner=self.inner.for_rows(rows))
+
+    def map_learned(self, change: Callable[[Tensor], Tensor]) -> HardnessLogit:
+        """Return φ with a learned factor replaced by `change(factor)`."""
+        return replace(self, inner=self.inner.map_learned(change))
 
     def backward(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
         """Return ∂L/∂s and ∂L/∂factor through φ only."""

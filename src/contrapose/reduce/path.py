@@ -62,6 +62,11 @@ def path(name: str, *, precision: str | None = None) -> Iterator[None]:
 
     name        one of these paths
     precision   precision of the products in kernels
+
+    >>> from contrapose import nt_xent, two_views
+    >>> pairs = two_views(torch.eye(4), torch.eye(4))
+    >>> with path("blocks"):
+    ...     loss = nt_xent(pairs, temperature=0.5)
     """
     if name == "chunked":
         warnings.warn('path("chunked") is now path("blocks")', DeprecationWarning, stacklevel=3)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,11 +30,26 @@ class Statistic(Protocol):
         """The exponent of the softmax weights, if any; a statistic with an exponent is a dataclass with the field `logit`."""
 
 
-def of_rows(statistic: Statistic, rows: slice) -> Statistic:
-    """Return the same statistic for a subset of the anchors, whose rows then count from 0."""
-    if statistic.logit is None:
-        return statistic
-    restricted: Statistic = replace(statistic, logit=statistic.logit.for_rows(rows))  # type: ignore[type-var]
+S = TypeVar("S", bound="Statistic")
+
+
+def of_rows(statistics: Iterable[S], rows: slice | Tensor, change: Callable[[Tensor], Tensor]) -> list[S]:
+    """Return the same statistics for a subset of the anchors, whose rows then count from 0.
+
+    Learned tensors are replaced by `change(tensor)`. Statistics that share an exponent share it afterwards, too: kernels
+    compute them in one pass.
+    """
+    logits: dict[int, Logit] = {}
+    restricted = []
+    for statistic in statistics:
+        if statistic.logit is not None:
+            key = id(statistic.logit)
+            if key not in logits:
+                logits[key] = statistic.logit.map_learned(change).for_rows(rows)
+            statistic = replace(statistic, logit=logits[key])  # type: ignore[type-var]
+        if isinstance(statistic, SoftplusSum) and statistic.learned_bias is not None:
+            statistic = replace(statistic, bias=change(statistic.learned_bias))
+        restricted.append(statistic)
     return restricted
 
 
@@ -202,15 +218,17 @@ class Nearest:
 
     def __call__(self, block: Block) -> Tensor:
         """Return k numbers per row."""
-        return self._top(block).values
+        missing = max(0, self.k - block.similarity.shape[1])
+        return torch.nn.functional.pad(self._top(block).values, (0, missing), value=-torch.inf)
 
     def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
         """g, scattered to the columns of the k largest."""
-        return torch.zeros_like(block.similarity).scatter_(1, self._top(block).indices, gradient), None
+        indices = self._top(block).indices
+        return torch.zeros_like(block.similarity).scatter_(1, indices, gradient[:, : indices.shape[1]]), None
 
     def _top(self, block: Block) -> torch.return_types.topk:
         # Computed again in the backward pass: saved indices would take twice the memory of the values.
-        return block.fill(block.similarity.clone(), -torch.inf).topk(self.k, dim=1)
+        return block.fill(block.similarity.clone(), -torch.inf).topk(min(self.k, block.similarity.shape[1]), dim=1)
 
 
 @dataclass(frozen=True)

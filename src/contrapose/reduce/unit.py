@@ -30,6 +30,10 @@ def unit(z: Tensor) -> Tensor:
     squared coordinates overflow is scaled first.
 
     z   embeddings (…, d)
+
+    >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
     """
     refuse_transforms()
     unit_vectors: Tensor = _Unit.apply(z)
@@ -130,8 +134,12 @@ def _reciprocal(length: Tensor) -> Tensor:
 
 def _may_overflow(length: Tensor) -> bool:
     """Return whether a length may be infinite: always, unless it can be read without waiting for a device."""
-    readable = length.device.type == "cpu" and values_may_be_read(length) and not is_in_torch_dispatch_mode()
-    return not (readable and math.isfinite(float(length.sum())))
+    return not (is_free_to_read(length) and math.isfinite(float(length.sum())))
+
+
+def is_free_to_read(tensor: Tensor) -> bool:
+    """Return whether a tensor's values can be read without waiting for a device."""
+    return tensor.device.type == "cpu" and values_may_be_read(tensor) and not is_in_torch_dispatch_mode()
 
 
 def _normalisation_backward_(gradient: Tensor, unit_vectors: Tensor, inverse: Tensor) -> Tensor:
