@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fake_slurm import install, options
 
 from contrapose.lab.studies.execute import _run_in_turns, run_tasks
 from contrapose.lab.studies.measures import (
@@ -104,7 +105,7 @@ def test_several_processes(tmp_path: Path) -> None:
     assert all(task.done() for task in tasks[:3])
     with pytest.raises(ValueError, match="jobs: expected at least 1"):
         run_tasks(tasks, jobs=0)
-    with pytest.raises(ValueError, match="executor: expected local or ray"):
+    with pytest.raises(ValueError, match="executor: expected local, ray or slurm:FILE, got 'cloud'"):
         run_tasks(tasks, executor="cloud")
 
 
@@ -356,3 +357,23 @@ def test_on_a_ray_cluster(tmp_path: Path) -> None:
         ray.shutdown()
         cluster.shutdown()
         os.environ.pop("RAY_ADDRESS", None)
+
+
+@pytest.mark.thorough
+def test_on_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit", reason="submitit is not installed (the extra `slurm`)")
+    slurm = install(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", str(slurm), prepend=":")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    file = tmp_path / "job.toml"
+    file.write_text("hours = 1\n")
+    root = tmp_path / "runs"
+    tasks = [make_task(root, NEIGHBOURS), make_task(root, batch=64)]
+    failures = run_tasks(tasks, executor=f"slurm:{file}", jobs=3)
+    assert failures == {tasks[1].name: failures.get(tasks[1].name)}
+    assert "batch" in failures[tasks[1].name]
+    assert tasks[0].done()
+    assert options((slurm / "1000.script").read_text())["array"] == "0-1%2"
+    file.write_text("hours = 1\nnodes = 2\n")
+    with pytest.raises(ValueError, match=r"each run of a study is one process, but .*job\.toml asks for 2 nodes"):
+        run_tasks([make_task(root, seed=1)], executor=f"slurm:{file}")

@@ -184,10 +184,19 @@ def test_captions_are_those_of_their_runs() -> None:
 
 def test_compared_losses_are_those_of_their_runs() -> None:
     runs = [json.loads(line) for line in (ROOT / "results" / "compare.jsonl").read_text().splitlines()]
-    readme = (ROOT / "README.md").read_text()
+    page = (ROOT / "docs" / "command-line.md").read_text()
     for loss, name in (("simclr", "SimCLR"), ("dystress", "DySTreSS"), ("cacr", "CACR")):
         scores = [run["knn_top1"] for run in runs if run["loss"] == loss]
         assert len(scores) == 3
         score = f"{mean(scores):.2f} ± {stdev(scores):.2f}"
-        assert re.search(rf"│ {loss} +│ +{score} │", readme)
+        assert re.search(rf"│ {loss} +│ +{score} │", page)
         assert f"{name} {score}" in TEXT
+
+
+def test_stopped_runs_on_tiny_imagenet_are_those_of_their_records() -> None:
+    for loss, name in (("simclr", "SimCLR, τ = 0.5"), ("dystress", "DySTreSS")):
+        directory = RunDirectory(ROOT / "results" / "tiny-imagenet" / loss)
+        run, records = Run.read(directory.settings()), directory.records()
+        scores = {record["epoch"]: record["knn_top1"] for record in records if "knn_top1" in record}
+        assert (run.epochs, list(scores)) == (200, [20, 40, 60])
+        assert f"| {name} | {' | '.join(f'{score:.2f}' for score in scores.values())} |" in TEXT

@@ -200,7 +200,7 @@ def test_features_that_are_not_finite(tmp_path: Path) -> None:
     assert norm.running_var is not None
     norm.running_var.fill_(math.nan)
     with pytest.raises(
-        Diverged, match="no accuracy after epoch 0: train: features of image 0 are not finite; start over"
+        Diverged, match="no accuracy after epoch 0: train: features of sample 0 are not finite; start over"
     ):
         trainer.evaluate()
     assert trainer._measures() == {}

@@ -72,7 +72,7 @@ def test_what_is_refused(folders: Path, capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(ValueError, match=r"^eval_data: expected one of"):
         prepare(Run(data="digits", eval_data="nowhere"))
     message = error_message(capsys, *common, "--eval-data", "digits", "--probe", "train")
-    assert "probe: train learns from the training images, but eval_data is digits; use one" in message
+    assert "probe: train learns from the training samples, but eval_data is digits; use one" in message
     assert not Path("run").exists()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import run_in_process_group
+from processes import TORCHRUN, run_in_process_group
 
 from contrapose.lab.modalities import Split
 from contrapose.lab.training import Run, Stopped, Trainer
@@ -54,16 +54,7 @@ def test_two_processes_equal_one(framework: str, precision: str, options: tuple[
         ("one", [sys.executable, "-m", "contrapose"]),
         (
             "two",
-            [
-                sys.executable,
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                "--nproc-per-node",
-                "2",
-                "-m",
-                "contrapose",
-            ],
+            TORCHRUN,
         ),
     ):
         command = [*start, "train", *ARGUMENTS, "--framework", framework, "--precision", precision, "--queue", "128"]

@@ -1,4 +1,4 @@
-"""Execute the runs of studies: in this process, in several processes, or on a Ray cluster."""
+"""Execute the runs of studies: in this process, in several processes, on a Ray cluster, or on Slurm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
 from contrapose.lab.devices import own_device
-from contrapose.lab.studies.executors import run_in_processes, run_on_ray
+from contrapose.lab.jobs.description import check_executor
+from contrapose.lab.studies.executors import run_in_jobs, run_in_processes, run_on_ray
 from contrapose.lab.studies.task import BUSY, ProgressDisplay, Task, task_steps
 from contrapose.lab.training import Stopped, signals
 
@@ -18,7 +19,7 @@ _JOBS_PER_GPU = 2  # a third run does not increase throughput, see benchmarks/RE
 def run_tasks(
     tasks: Sequence[Task], display: ProgressDisplay | None = None, *, jobs: int | None = None, executor: str = "local"
 ) -> dict[str, str]:
-    """Execute tasks, `jobs` at a time, on this machine or a Ray cluster. Finished tasks are skipped.
+    """Execute tasks, `jobs` at a time, on this machine, a Ray cluster or Slurm. Finished tasks are skipped.
 
     On a CPU, each job is a process (default: one). On a GPU, jobs take turns in this process (default: two): while one works on
     the host, the GPU executes the kernels that the other has queued.
@@ -29,8 +30,7 @@ def run_tasks(
     display = display or ProgressDisplay()
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs: expected at least 1, got {jobs}")
-    if executor not in ("local", "ray"):
-        raise ValueError(f"executor: expected local or ray, got {executor!r}")
+    check_executor(executor, "local", "ray", "slurm:FILE")
     open_tasks = []
     for task in _merge_tasks(tasks):
         if task.done():
@@ -41,6 +41,8 @@ def run_tasks(
         return {}
     if executor == "ray":
         return run_on_ray(open_tasks, display)
+    if executor != "local":
+        return run_in_jobs(open_tasks, display, executor, jobs)
     if own_device().type == "cuda":
         return _run_in_turns(open_tasks, display, jobs or _JOBS_PER_GPU)
     if jobs in (None, 1):

@@ -1,4 +1,4 @@
-"""Execute the runs of studies in other processes: on this machine, or on a Ray cluster."""
+"""Execute the runs of studies in other processes: on this machine, on a Ray cluster, or on Slurm."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from typing import Any
 from contrapose.child_processes import exit_with_parent, process_context, receive_signals
 from contrapose.extras import install_command
 from contrapose.lab.devices import select_device, selected_device
+from contrapose.lab.jobs.description import read_description
+from contrapose.lab.jobs.resumable import Resumable
 from contrapose.lab.studies.task import ProgressDisplay, Task, run_task, task_steps
 from contrapose.lab.training import Stopped, signals
 from contrapose.lab.training.stops import StopRequests
@@ -170,12 +172,17 @@ def run_on_ray(tasks: Sequence[Task], display: ProgressDisplay) -> dict[str, str
                 failure = ray.get(reference)
             except ray.exceptions.RayError as error:
                 failure = f"its node or process was lost: {str(error).splitlines()[0]}"
-            # A node without the shared file system writes to its local disk, and the results are lost.
-            if not failure and not task.done():
-                failure = f"its node does not see {task.folder.resolve()}"
-            display.on_end(task.name, failure)
-            failures |= {task.name: failure} if failure else {}
+            failures |= _end_on_node(task, failure, display)
     return failures
+
+
+def _end_on_node(task: Task, failure: str, display: ProgressDisplay) -> dict[str, str]:
+    """Display the end of a run on another node; return the reason for its failure, keyed by its name, if there is one."""
+    # A node without the shared file system writes to its local disk, and the results are lost.
+    if not failure and not task.done():
+        failure = f"its node does not see {task.folder.resolve()}"
+    display.on_end(task.name, failure)
+    return {task.name: failure} if failure else {}
 
 
 def _run_on_node(task: Task, working_directory: str) -> str:
@@ -183,3 +190,37 @@ def _run_on_node(task: Task, working_directory: str) -> str:
     os.makedirs(working_directory, exist_ok=True)
     os.chdir(working_directory)
     return run_task(task)
+
+
+def run_in_jobs(tasks: Sequence[Task], display: ProgressDisplay, executor: str, jobs: int | None) -> dict[str, str]:
+    """Execute each run as a job of one Slurm array, at most `jobs` at a time; return the reason for each failure, by task name.
+
+    All nodes must see the directory of runs under the same path. A signal to this process cancels the jobs; they save their step.
+    """
+    description = read_description(executor)
+    if description.world_size > 1:
+        raise ValueError(
+            f"executor: each run of a study is one process, but {executor.partition(':')[2]} asks for {description.in_words()}"
+        )
+    works = [Resumable(_run_in_job, task, str(Path.cwd())) for task in tasks]
+    submitted = description.submit(works, tasks[0].root / "jobs", name="contrapose-study", at_a_time=jobs)
+    running, failures = dict(zip(submitted, tasks, strict=True)), dict[str, str]()
+    with signals() as requests:
+        while running:
+            if requests:
+                for job in running:
+                    job.cancel(check=False)
+                raise requests.stopped()
+            for job in [job for job in running if job.done()]:
+                lost = f"its job {job.job_id} ended without a result; its log is {job.paths.stdout}"
+                failures |= _end_on_node(running.pop(job), lost if job.exception() else job.result(), display)
+            time.sleep(1)
+    return failures
+
+
+def _run_in_job(task: Task, working_directory: str) -> str:
+    """Do the work of `_run_on_node`; if a signal stops it, exit with a command's exit code, which `Resumable` understands."""
+    try:
+        return _run_on_node(task, working_directory)
+    except Stopped as stopped:
+        raise SystemExit(128 + stopped.number) from stopped

@@ -111,6 +111,7 @@ def grid(x: str, y: str, quantity: str = "") -> Show:
 
     def show(study: Study, results: Results) -> list[Block]:
         blocks: list[Block] = []
+        units = [", ".join(filter(None, (q.name, q.unit))) for q in study.quantities if q.name == quantity]
         for data_set in results.sets:
             for kind in dict.fromkeys(row.series for row in study.rows):
                 rows = {row.x: row for row in study.rows if row.series == kind and isinstance(row.x, tuple)}
@@ -118,7 +119,9 @@ def grid(x: str, y: str, quantity: str = "") -> Show:
                 values = tuple(tuple(_mean(results, rows.get((a, b)), quantity, data_set) for a in xs) for b in ys)
                 suffix = data_set if len(results.sets) > 1 else ""
                 title = ", ".join(part for part in (study.title, kind, suffix) if part)
-                blocks.append(Heat(title=title, x=x, y=y, xs=tuple(xs), ys=tuple(ys), values=values))
+                blocks.append(
+                    Heat(title=title, x=x, y=y, xs=tuple(xs), ys=tuple(ys), values=values, unit="".join(units))
+                )
         return blocks + table(study, results)
 
     return show

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contrapose import __version__
+from contrapose.lab.modalities.input_files import as_text
 from contrapose.lab.training.collapse import MEANING, collapse_in_words
 from contrapose.lab.training.embedder import Embedder
 from contrapose.lab.training.model import Model
@@ -47,9 +48,8 @@ class ExportedEncoder:
             "modality": self.modality,
             **self.tower.kind.describe_input(self.tower.views),
             "loss": run.loss,
-            "data": Path(
-                run.data
-            ).name,  # without its parent folder, which is private and meaningless on other machines
+            # Without its parent folder, which is private and meaningless on other machines.
+            "data": as_text(Path(run.data).name),
             "step": str(self.model.step),
         }
 
@@ -58,8 +58,8 @@ class ExportedEncoder:
         """A sentence about the encoder."""
         run, labels = self.model.run, "with" if self.model.run.needs_labels else "without"
         return (
-            f"A {self.name} encoder with {self.tower.encoder.width} features, trained {labels} labels on {Path(run.data).name} "
-            f"by contrapose {__version__}."
+            f"A {self.name} encoder with {self.tower.encoder.width} features, trained {labels} labels on "
+            f"{as_text(Path(run.data).name)} by contrapose {__version__}."
         )
 
     def card(self, folder: Path, file: str) -> str:
@@ -76,7 +76,7 @@ class ExportedEncoder:
         warning += ["", f"**The training {collapse}.**"] if collapse else []
         sections = {
             "Training": [
-                f"- data: {Path(run.data).name}",
+                f"- data: {as_text(Path(run.data).name)}",
                 *(f"- {name}: {getattr(run, name)}" for name in _SETTINGS),
                 f"- steps: {self.model.step}",
             ],

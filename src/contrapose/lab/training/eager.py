@@ -13,6 +13,7 @@ from contrapose.lab.training.context import Batch, OnStep, StepContext
 from contrapose.lab.training.optimisers import gradient_norm, learning_rate, set_learning_rate
 from contrapose.lab.training.stops import Diverged
 from contrapose.reduce.hardware import unchanged_onednn
+from contrapose.validate import NotFinite
 
 
 class EagerSteps:
@@ -68,21 +69,28 @@ class EagerSteps:
         """Average the gradients of separately contrasted batches; return the mean loss and some sample indices per batch."""
         context, value, samples = self.context, 0.0, list[int]()
         for index, views in batches:
-            loss = context.loss(views, index) / context.run.accumulate
+            samples += index[:16].tolist()
+            try:
+                loss = context.loss(views, index) / context.run.accumulate
+            except NotFinite:
+                return math.nan, samples
             context.scaler.scale(loss).backward()
             # Only after the backward pass, which still reads the queue or bank.
             context.network.update(context.latest)
             value += float(loss.detach())  # waits for the device; a graphed step does not
-            samples += index[:16].tolist()
         return value, samples
 
     def _whole(self, batches: Iterable[Batch]) -> tuple[float, list[int]]:
         """Compute the gradient over all batches, contrasted with each other; return the loss and some samples per batch."""
         context, step = self.context, list(batches)
-        loss = context.whole_loss(step)
+        samples = [number for index, _ in step for number in index[:16].tolist()]
+        try:
+            loss = context.whole_loss(step)
+        except NotFinite:
+            return math.nan, samples
         context.scaler.scale(loss).backward()
         context.network.update(context.latest)
-        return float(loss.detach()), [number for index, _ in step for number in index[:16].tolist()]
+        return float(loss.detach()), samples
 
     def _average_criterion(self) -> None:
         """Average a learned temperature's gradient over processes, as DistributedDataParallel does for the network."""

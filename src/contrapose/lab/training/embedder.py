@@ -25,6 +25,10 @@ class Readers:
         self.workers, self.timeout = 0, TIMEOUT
         self._readers: dict[int, tuple[Source, Reader]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickle and copy without readers, which belong to a process: workers, and keys that are ids."""
+        return {**vars(self), "_readers": {}}
+
     def __call__(self, source: Source) -> Reader:
         """Return a reader of `source` on the device; the same source gives the same reader."""
         if id(source) not in self._readers:

@@ -11,6 +11,7 @@ from contrapose.lab.training.model import Model
 from contrapose.lab.training.records.extra_metrics import RecordedMeasure, recorded_measures
 from contrapose.lab.training.run import Run
 from contrapose.lab.training.stops import Diverged
+from contrapose.validate import NotFinite
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,7 +36,7 @@ class EpochEvaluation:
         """Return the kNN accuracy of the encoder's features, if there are labels."""
         try:
             return self.model.evaluate(self.split)
-        except ValueError as error:  # features are not finite: running statistics can diverge before the loss does
+        except NotFinite as error:  # running statistics can diverge before the loss does
             raise Diverged(f"no accuracy after epoch {epoch}: {error}; start over with a lower --lr") from error
 
     def metrics(self, epoch: int) -> dict[str, float]:

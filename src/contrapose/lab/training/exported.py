@@ -9,6 +9,7 @@ import torch
 
 from contrapose.extras import train_extra
 from contrapose.lab.devices import own_device
+from contrapose.lab.memory_budget import model_budget
 from contrapose.lab.modalities import modality
 from contrapose.lab.training import model
 from contrapose.lab.training.embedder import Embedder
@@ -57,7 +58,10 @@ def load_exported(path: Path, *, device: torch.device | str | None = None) -> Em
         kind = modality(metadata["modality"])
         views = kind.described_views(metadata)
         # The initial weights drawn here are replaced immediately, and must not affect the caller's random state.
-        with torch.random.fork_rng(devices=[]):
+        with (
+            torch.random.fork_rng(devices=[]),
+            model_budget(f"encoder: {metadata['encoder']}", size=path.stat().st_size),
+        ):
             (encoder,) = kind.encoders(_Exported(metadata["encoder"]), views).values()
     except ValueError as error:
         raise ValueError(

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from contrapose.lab.cached_files import CachedFile, entry
 from contrapose.lab.evaluation.features import features
 from contrapose.lab.modalities import Source
 from contrapose.lab.modalities.file_stamps import stamp_files
@@ -51,20 +49,22 @@ class FeatureCache:
         batch = embedder.views.evaluation_batch(embedder.device)
         # A multiple of the batch, so that batches, and so features, are those without a cache.
         size = -(-_CHUNK // batch) * batch
-        key, noun = _key(embedder, source, size), embedder.kind.sample_noun(source)
+        key, noun = feature_key(embedder, source, _FORMAT, str(size)), embedder.kind.sample_noun(source)
         chunks, reused = list[Tensor](), 0
         with progress_bar(f"features of {noun}", len(source)) as advance:
             for number, first in enumerate(range(0, len(source), size)):
                 count = min(size, len(source) - first)
                 path = self.folder / key / f"{number:05d}.safetensors"
-                chunk = _read(path, key, count)
-                if chunk is None:
+                file = CachedFile(path, f"{key} {number}", self.log)
+                kept = file.read()
+                if kept is None:
                     part = source.subset(torch.arange(first, first + count))
                     with without_progress_bars():
                         chunk = features(embedder.encode, _counted(embedder, part, advance))
                     if self._can_write:
-                        self._write(path, key, chunk)
+                        self._write(file, chunk)
                 else:
+                    chunk = kept["features"]
                     reused += count
                     _repeat(advance, count)
                 chunks.append(chunk.to(embedder.device))
@@ -82,22 +82,12 @@ class FeatureCache:
         kept = f"kept in {folder}, {sum(files) / 1e6:,.1f} MB" if files else "not kept"
         return f"{what}: {reused:,} read and {count - reused:,} computed; {kept}"
 
-    def _write(self, path: Path, key: str, chunk: Tensor) -> None:
-        """Write a file under another name and rename it, so that it is complete whenever it exists."""
-        from safetensors.torch import save
-
-        values = chunk.cpu().contiguous()
-        temporary = path.with_suffix(f".{os.getpid()}")
+    def _write(self, file: CachedFile, chunk: Tensor) -> None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(save({"features": values}, _metadata(path, key, values)))
-            os.replace(temporary, path)
+            file.write(entry("features", chunk))
         except OSError as error:  # a run on a full or read-only disk can still be evaluated
             self._can_write = False
-            self.log(f"the next evaluation computes the remaining features again: {path}: {error.strerror}")
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
+            self.log(f"the next evaluation computes the remaining features again: {file.path}: {error.strerror}")
 
 
 def _counted(embedder: Embedder, source: Source, advance: Callable[[], None]) -> Iterator[Tensor]:
@@ -115,12 +105,12 @@ def _repeat(advance: Callable[[], None], count: int) -> None:
         advance()
 
 
-def _key(embedder: Embedder, source: Source, size: int) -> str:
-    """Return a checksum of everything that determines the features of a data set and their division into files."""
+def feature_key(embedder: Embedder, source: Source, *others: str) -> str:
+    """Return a checksum of everything that determines the features of data on disk, and of other texts."""
     precision = embedder.precision if embedder.device.type == "cuda" else "fp32"
     inputs = json.dumps(embedder.kind.describe_input(embedder.views), sort_keys=True)
-    settings = f"{inputs} {embedder.device.type} {precision} {embedder.projects} {size}"
-    return stamp_files(source.paths, _FORMAT, settings, _hash_weights(embedder))
+    settings = f"{inputs} {embedder.device.type} {precision} {embedder.projects}"
+    return stamp_files(source.paths, *others, settings, _hash_weights(embedder))
 
 
 def _hash_weights(module: nn.Module) -> str:
@@ -131,21 +121,3 @@ def _hash_weights(module: nn.Module) -> str:
         digest.update(f"{name} {values.dtype} {tuple(values.shape)}\0".encode())
         digest.update(values.view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _metadata(path: Path, key: str, values: Tensor) -> dict[str, str]:
-    checksum = f"{zlib.crc32(values.numpy().data):08x}"
-    return {"format": _FORMAT, "key": key, "number": path.stem, "checksum": checksum}
-
-
-def _read(path: Path, key: str, count: int) -> Tensor | None:
-    """Return the features in a file; None if there is none, or if it is damaged or belongs to other features."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            metadata, values = file.metadata(), file.get_tensor("features")
-    except (OSError, SafetensorError):
-        return None
-    fits = values.dtype == torch.float32 and values.ndim == 2 and len(values) == count
-    return values if fits and metadata == _metadata(path, key, values) else None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator
 from functools import lru_cache
@@ -199,6 +200,8 @@ class GraphedSteps:
         if not (isinstance(context.views, KernelViewMaker) and context.views.uses_kernels(context.device)):
             self.step.views = torch.compile(self.step.views, dynamic=False)
         context.network.compile_encoders()
+        # torch advises to round float32 products, which would change the numbers of a run; `--precision bf16` is the choice here.
+        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
         # The same stream is used again, because autograd's nodes for the parameters may still belong to it.
         self.one.discard()
         context.latest = None  # its autograd graph has memory of the discarded CUDA graph

@@ -22,6 +22,7 @@ from contrapose.lab.devices import own_device
 from contrapose.lab.evaluation import PROBES, Measures, Probe, features, probe_augmented
 from contrapose.lab.evaluation.feature_scores import Labelled, labelled_features, score_features
 from contrapose.lab.frameworks import Framework
+from contrapose.lab.memory_budget import model_budget
 from contrapose.lab.modalities import Source, Split
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.networks.tower import encoder_of, projector_of, towers_of
@@ -223,7 +224,7 @@ class Model(nn.Module):
         probe = replace(PROBES[name], best=True)
         scores = self.linear_probe(split, probe.shortened(epochs) if epochs else probe, seed=self.run.seed)
         if not scores:
-            raise ValueError(f"{self.run.data} has no labelled training and test images to score with")
+            raise ValueError(f"{self.run.data} has no labelled training and test samples to score with")
         suffix = f":{epochs}" if epochs else ""
         return {f"{kind}:{name}{suffix}": scores.get(score) for score, kind in PROBE_SCORES.items()}
 
@@ -338,7 +339,8 @@ def load_any(folder: str | Path, *, epoch: int | None = None, device: torch.devi
             f"run: {folder} has no checkpoint that can be read; `contrapose train` with its settings trains it"
         )
     # The initial weights drawn here are replaced immediately, and must not affect the caller's random state.
-    with torch.random.fork_rng(devices=[]):
+    size = sum(tensor.nbytes for tensor in saved.tensors.values())
+    with torch.random.fork_rng(devices=[]), model_budget(f"run: the network that {path} describes", size=size):
         # Without `init`, because the file of initial weights may no longer exist.
         towers = build_towers(replace(run, init=""), folder)
     # The rest of a checkpoint (queue, bank, momentum encoder, optimiser) is only needed for training.

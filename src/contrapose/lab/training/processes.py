@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -13,22 +15,57 @@ from torch.nn.parallel import DistributedDataParallel
 from contrapose.distributed import sum_over_ranks
 from contrapose.lab.devices import own_device
 from contrapose.lab.networks.norms import ReplacementBatchNorm, at_least_float32, replace_norms
+from contrapose.lab.training.checkpoints.checkpoint import newest_first
+from contrapose.lab.training.heartbeat import Heartbeat, rank_failures
+from contrapose.lab.training.run import Run
+
+# Seconds that a collective waits for a process that is alive but late, because it evaluates or reads on its own.
+_LATE = 1800.0
 
 
-def join_process_group() -> tuple[int, int]:
-    """Return (rank, world_size), after joining torchrun's process group if there is one."""
+def join_process_group(folder: Path, *, timeout: float) -> tuple[int, int]:
+    """Return (rank, world_size), after joining torchrun's process group if there is one.
+
+    folder    directory of the run, whose checkpoints say where it resumes if a process fails
+    timeout   seconds without a sign of life after which a process has failed
+    """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size == 1 or not dist.is_available():
         return 0, 1
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if own_device().type == "cuda" else "gloo")
-    return dist.get_rank(), dist.get_world_size()
+        # NCCL's watchdog then ends a process whose collective takes longer; without it, the process would wait forever.
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
+        backend = "nccl" if own_device().type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=max(_LATE, timeout)))
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    heartbeat = Heartbeat.start(rank=rank, world_size=world_size, timeout=timeout)
+    if heartbeat is not None:
+        heartbeat.how_to_resume = lambda: _how_to_resume(folder)
+    return rank, world_size
+
+
+def check_world_size(run: Run, world_size: int) -> None:
+    """Raise ValueError if this many processes cannot train the run."""
+    if run.batch % world_size:
+        raise ValueError(f"batch: {run.batch} {run.kind.noun} cannot be shared equally by {world_size} processes")
+    if world_size > 1 and run.norm_splits > 1:
+        raise ValueError(f"norm_splits: {world_size} processes synchronise their batch norms; leave it at 1")
+
+
+def _how_to_resume(folder: Path) -> str:
+    """Complete the sentence "run the same command again to" for a run that ends without saving its current step."""
+    saved = newest_first(folder / "checkpoints")
+    return f"resume after step {int(saved[0].name[5:])}" if saved else "start over, since no step is saved yet"
 
 
 def leave_process_group() -> None:
     """Wait for the other processes and leave torchrun's process group."""
     if dist.is_available() and dist.is_initialized():
-        dist.barrier()
+        with rank_failures():
+            dist.barrier()
+        heartbeat = Heartbeat.running()
+        if heartbeat is not None:
+            heartbeat.leave()
         dist.destroy_process_group()
 
 
@@ -50,7 +87,7 @@ def distributed(learner: nn.Module, device: torch.device) -> nn.Module:
     """Wrap a module so that processes average their gradients; its batch norms are replaced in place by synchronised ones."""
     synchronise_batch_norms(learner, device)
     # Buffers are equal on all processes: they come from gathered batches and synchronised statistics.
-    with warnings.catch_warnings():  # torch 2.15 has a new name for this argument
+    with rank_failures(), warnings.catch_warnings():  # torch 2.15 has a new name for this argument
         warnings.simplefilter("ignore", FutureWarning)
         return DistributedDataParallel(learner, broadcast_buffers=False)
 

@@ -44,8 +44,8 @@ def recorded_data(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         pass
     raise ValueError(
-        f"data: {path} is damaged, so the images cannot be compared with those that the run was trained on; "
-        "if they are the same, delete the file and run the command again"
+        f"data: {path} is damaged, so the data cannot be compared with those that the run was trained on; "
+        "if it is the same, delete the file and run the command again"
     )
 
 

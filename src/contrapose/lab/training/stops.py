@@ -29,6 +29,10 @@ class Solved(Exception):
     """The first steps have solved the task, so that training teaches nothing; all finished steps are saved."""
 
 
+class RankFailed(Exception):
+    """A process of a run on several GPUs or machines has died, stopped responding or ended before the others."""
+
+
 class StopRequests(list[int]):
     """The signals received so far; checked between steps, when the state of the run is consistent."""
 

@@ -28,17 +28,13 @@ from contrapose.lab.training.defaults import resolve
 from contrapose.lab.training.eager import EagerSteps
 from contrapose.lab.training.epoch_evaluation import EpochEvaluation
 from contrapose.lab.training.graphed import GraphedSteps, graph_obstacle
+from contrapose.lab.training.heartbeat import rank_failures
 from contrapose.lab.training.model import Model, model_of
 from contrapose.lab.training.optimisers import optimiser
 from contrapose.lab.training.precision import log_slow_precision
-from contrapose.lab.training.processes import any_requested, distributed, join_process_group
-from contrapose.lab.training.records.files import (
-    append,
-    drop_records_after,
-    environment,
-    read_records,
-    write_json_atomically,
-)
+from contrapose.lab.training.processes import any_requested, check_world_size, distributed, join_process_group
+from contrapose.lab.training.records.files import environment, read_records, write_json_atomically
+from contrapose.lab.training.records.recorder import Recorder
 from contrapose.lab.training.run import Run
 from contrapose.lab.training.solved import SolvedWatch
 from contrapose.lab.training.sources import check_init, check_same_data, describe_data, find_file
@@ -71,16 +67,19 @@ class Trainer:
     log: Callable[[str], None] = print  # called with each message
     data_root: Path | None = None  # directory of downloaded data sets; None: data
     workers: int = 0  # processes that decode images of a streamed folder
-    worker_timeout: float = TIMEOUT  # seconds without a batch from the workers before the run fails
+    worker_timeout: float = (
+        TIMEOUT  # seconds without a batch of a worker or a sign of life of a rank before the run fails
+    )
     device: torch.device = field(default_factory=own_device)  # default: a GPU if there is one, else the CPU
     fast: bool = True  # on a GPU, capture the whole step in one CUDA graph if possible
     on_evaluation: Callable[[], None] = lambda: None  # called before each evaluation, which may take a long time
     concurrent_runs: int = 0  # number of other runs on the device at the same time, recorded together with the seconds
     stop_if_solved: bool = False  # whether to stop, not only to log a message, if the first steps solve the task
     extend: bool = False  # whether to continue a run in the directory that was started with fewer epochs
+    sinks: tuple[str, ...] = ()  # what shows the records beside TensorBoard: wandb, trackio
 
     def __post_init__(self) -> None:
-        self.rank, self.world_size = join_process_group()
+        self.rank, self.world_size = join_process_group(self.folder, timeout=self.worker_timeout)
         self.stop_if_solved &= self.world_size == 1  # several processes would have to agree to stop
         self.run = resolve(
             self.run,
@@ -103,6 +102,7 @@ class Trainer:
         with fixed_threads(self.threads):
             self.context = self._build()
         self.saved = SavedTraining(self.folder, self.context)
+        self.recorder = Recorder(self.folder, self.sinks, self.log)
         self.evaluation = EpochEvaluation(run=self.run, model=self.model, split=self.split, log=self.log)
         # Nothing is written before this point, so that a run with bad settings leaves no directory behind.
         if self.rank == 0 and self.recorded is None:
@@ -118,12 +118,7 @@ class Trainer:
 
     def _check_settings(self) -> None:
         run = self.run
-        if run.batch % self.world_size:
-            raise ValueError(
-                f"batch: {run.batch} {run.kind.noun} cannot be shared equally by {self.world_size} processes"
-            )
-        if self.world_size > 1 and run.norm_splits > 1:
-            raise ValueError(f"norm_splits: {self.world_size} processes synchronise their batch norms; leave it at 1")
+        check_world_size(run, self.world_size)
         check_directory("out", self.folder)
         check_init(run, self.folder)
 
@@ -190,7 +185,7 @@ class Trainer:
 
     def train(self) -> dict[str, float]:
         """Train to the end, from the newest checkpoint if there is one, and return the final scores."""
-        with worker_failures(), signals() as requests:
+        with worker_failures(), rank_failures(), signals() as requests:
             return drain(self.training(requests))
 
     def training(self, requests: StopRequests) -> Generator[None, None, dict[str, float]]:
@@ -202,6 +197,7 @@ class Trainer:
         try:
             return (yield from with_fixed_threads(self._training(), self.threads))
         finally:
+            self.recorder.close()
             if isinstance(self.context.reader, ProcessReader):
                 self.context.reader.close()
 
@@ -267,7 +263,7 @@ class Trainer:
             message = follow_collapse(record, self.earlier, self.run, evaluated=is_time)
             if message:
                 self.log(message)
-            append(self.folder, record)
+            self.recorder.append(record)
             self.earlier = records_to_follow(self.earlier, record)
         return scores
 
@@ -301,7 +297,7 @@ class Trainer:
         passed = [epoch for epoch in self.run.keep if epoch * self.steps_per_epoch <= self.step]
         for message in lost_weights(self.folder, passed):
             self.log(message)
-        steps = drop_records_after(self.folder, self.step)
+        steps = self.recorder.resume(self.run, self.step)
         self.earlier = []
         for record in read_records(self.folder):
             self.earlier = records_to_follow(self.earlier, record)

@@ -126,10 +126,10 @@ def test_data_that_lacks_what_a_measure_needs(tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
     np.savez(path, train_images=np.zeros((40, 32, 32, 3), dtype=np.uint8))
     run = Run(data=str(path), encoder="tiny", batch=16, epochs=1, metrics=0)
-    with pytest.raises(ValueError, match="linear:cacr@1 needs labelled training and test images"):
+    with pytest.raises(ValueError, match="linear:cacr@1 needs labelled training and test samples"):
         Trainer(replace(run, extra_metrics=("linear:cacr@1",)), tmp_path / "a", log=quiet)
     with pytest.raises(
-        ValueError, match=r"mini-batches of 99, and there are 40 held-out images \(entropy:2:20@1 would"
+        ValueError, match=r"mini-batches of 99, and there are 40 held-out samples \(entropy:2:20@1 would"
     ):
         Trainer(replace(run, extra_metrics=("entropy:2:99@1",)), tmp_path / "b", log=quiet)
     assert not (tmp_path / "a").exists()

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training.checkpoints import checkpoint
@@ -90,14 +89,3 @@ def test_lines_that_are_not_records(tmp_path: Path) -> None:
     assert [record["epoch"] for record in read_records(tmp_path)] == [1, 2]
     assert drop_records_after(tmp_path, 4) == {4}
     assert (tmp_path / "records.jsonl").read_text() == json.dumps(RECORD) + "\n"
-
-
-def test_all_epochs_are_in_one_file_of_tensorboard(tmp_path: Path) -> None:
-    for epoch in (1, 2, 3):
-        append(tmp_path, {**RECORD, "epoch": epoch, "step": 4 * epoch, "loss": 1 / epoch, "knn_top1": float("nan")})
-    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
-    curves = EventAccumulator(str(tmp_path / "tensorboard"))
-    curves.Reload()
-    assert curves.Tags()["scalars"] == ["loss", "seconds"]
-    points = [(event.step, event.value) for event in curves.Scalars("loss")]
-    assert points == [(4, 1.0), (8, 0.5), (12, pytest.approx(1 / 3))]

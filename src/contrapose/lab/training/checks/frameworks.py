@@ -25,7 +25,7 @@ def check_framework(run: Any) -> None:
     _check_grad_cache(run)
     if run.view_count < row.least_views:
         raise ValueError(
-            f"view_count: {run.framework} needs at least {row.least_views} views of each image, got {run.view_count}"
+            f"view_count: {run.framework} needs at least {row.least_views} views of each sample, got {run.view_count}"
         )
     _check_other_frameworks(run)
     if "views" in run.auto_settings:

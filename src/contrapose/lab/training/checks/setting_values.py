@@ -60,7 +60,7 @@ def check_values(run: Any) -> None:
     if run.hold_out >= 1:
         raise ValueError(f"hold_out: expected a share below 1, such as 0.2, got {run.hold_out!r}")
     if run.eval_data and run.probe == "train":
-        raise ValueError(f"probe: train learns from the training images, but eval_data is {run.eval_data}; use one")
+        raise ValueError(f"probe: train learns from the training samples, but eval_data is {run.eval_data}; use one")
     run.kind.check_settings(run)
     recorded_measures(run.extra_metrics, run.kind.recorded)  # raises ValueError for an unknown measure
     last = math.inf if "epochs" in run.auto_settings else run.epochs

@@ -84,13 +84,13 @@ def check_record(items: tuple[str, ...], split: Split, batch: int, own: OwnMeasu
         size = measure.batch or batch
         if measure.probe and not labelled:
             raise ValueError(
-                f"extra_metrics: {measure.text} needs labelled training and test images, and the data has none"
+                f"extra_metrics: {measure.text} needs labelled training and test samples, and the data has none"
             )
         if measure.own:
             own[measure.own].check(measure.argument)
         elif not measure.probe and not 3 <= size <= samples:
             raise ValueError(
-                f"extra_metrics: {measure.text} has mini-batches of {size}, and there are {samples} held-out images "
+                f"extra_metrics: {measure.text} has mini-batches of {size}, and there are {samples} held-out samples "
                 f"(entropy:{measure.t_neg:g}:{max(3, samples // 2)}@{measure.every} would do)"
             )
 

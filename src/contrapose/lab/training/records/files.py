@@ -7,10 +7,8 @@ import json
 import math
 import os
 import platform
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,35 +39,14 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def append(folder: Path, record: dict[str, Any]) -> None:
-    """Append a record to records.jsonl and, if TensorBoard is installed, to its curves."""
+def append(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Append a record to records.jsonl; return it as written, with None for a value that is undefined or infinite."""
     path = folder / "records.jsonl"
     # NaN and infinity are not JSON: other programs could not read the file.
-    record = {name: None if _is_undefined(value) else value for name, value in record.items()}
+    written = {name: None if _is_undefined(value) else value for name, value in record.items()}
     with writing(path), path.open("a") as file:
-        file.write(json.dumps(record, allow_nan=False) + "\n")
-    if find_spec("tensorboard") is not None:
-        numbers = {n: value for n, value in record.items() if n not in ("step", "epoch") and value is not None}
-        _append_curves(folder / "tensorboard", numbers, record["step"])
-
-
-def _append_curves(folder: Path, numbers: dict[str, float], step: int) -> None:
-    """Append one point to each curve in the folder's single event file; a SummaryWriter would start another file."""
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.summary.writer.record_writer import RecordWriter
-    from torch.utils.tensorboard.summary import scalar
-
-    path = folder / "events.out.tfevents.contrapose"
-    now = time.time()
-    events = [Event(wall_time=now, step=step, summary=scalar(name, value)) for name, value in numbers.items()]
-    if not path.exists():
-        events.insert(0, Event(wall_time=now, file_version="brain.Event:2"))
-    with writing(folder):
-        folder.mkdir(exist_ok=True)
-        with path.open("ab") as file:
-            writer = RecordWriter(file)
-            for event in events:
-                writer.write(event.SerializeToString())
+        file.write(json.dumps(written, allow_nan=False) + "\n")
+    return written
 
 
 def _is_undefined(value: Any) -> bool:

@@ -1,0 +1,1 @@
+"""Jobs: work that submitit executes on Slurm, or in other processes of this machine."""

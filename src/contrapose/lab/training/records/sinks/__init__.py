@@ -1,0 +1,1 @@
+"""Sinks: what shows a run's records beside records.jsonl. One module each; `recorder.py` opens them."""
