@@ -1,7 +1,8 @@
 """A checkpoint of an earlier version resumes bit-identically.
 
 checkpoints/VERSION/NAME are runs that were stopped after a few steps, by that version of the package; expected.json has their
-weights and losses at the end. They are never written again: a new version adds a folder of its own.
+weights and losses at the end. They are never written again: a new version adds a folder of its own. Those in 0.1.0-first are by the
+code of the day of the first release, whose rounding was another one: their weights at the end are not compared.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ def test_another_state_of_the_optimiser_gives_other_weights(name: str, tmp_path:
     changed = {key: t + 1 if key.startswith("optimiser.0.") else t for key, t in saved.tensors.items()}
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     checkpoint.save(tmp_path / "run" / "checkpoints", Checkpoint(saved.step, changed, saved.record))
-    expected = json.loads((FIXTURES / name).with_name("expected.json").read_bytes())
-    assert resume(tmp_path / "run") != expected["runs"][Path(name).name]["weights"]
+    shutil.copytree(FIXTURES / name, tmp_path / "unchanged")
+    assert resume(tmp_path / "run") != resume(tmp_path / "unchanged")
 
 
 def test_kept_weights_are_read(tmp_path: Path, promise: Promise) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,12 +12,16 @@ from conftest import Promise
 from kinds import KINDS
 from torch import Tensor
 
-from contrapose.losses import CATALOGUE, nt_xent
+from contrapose.embeddings import Assignments
+from contrapose.losses import CATALOGUE, Loss, nt_xent
 from contrapose.losses.objective import traits_of
 from contrapose.pairs import AnyPairs, Pairs, queue, two_views, views
 from contrapose.temperature import cosine
 
 METHODS = sorted(set(CATALOGUE) - {"isogclr", "tau", "temperature_schedule"} - NOT_OF_PAIRS)
+OF_FEATURES = sorted(name for name in NOT_OF_PAIRS if traits_of(CATALOGUE[name].objective).takes == "embeddings")
+OF_ASSIGNMENTS = sorted(NOT_OF_PAIRS - {*OF_FEATURES})
+SCALES = tuple(10.0**power for power in range(-30, 31, 5))
 PROVIDED: dict[str, Any] = {"supcon": {"labels": torch.arange(8) // 2}}  # of 8 images
 
 
@@ -160,3 +165,89 @@ def test_nan_is_propagated(name: str, kind: str, promise: Promise) -> None:
     else:
         assert bool(CATALOGUE[name](**PROVIDED.get(name, {}))(pairs).isnan())
     promise.case()
+
+
+def test_every_method_is_of_pairs_features_or_assignments() -> None:
+    assert {*OF_FEATURES, *OF_ASSIGNMENTS} == NOT_OF_PAIRS
+    assert len(OF_FEATURES) == 7
+    assert len(OF_ASSIGNMENTS) == 2
+
+
+def value_and_gradient(loss: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = z.detach().clone().requires_grad_()
+    value = loss(leaf)
+    return value.detach(), torch.autograd.grad(value, leaf)[0]
+
+
+def assert_like_float64(loss: Callable[[Tensor], Tensor], z: Tensor, promise: Promise, least: float = 0.0) -> None:
+    """Value and gradient are those of float64, up to rounding; a gradient is compared as a whole, if its norm is `least` or more."""
+    (value, gradient), (exact, slope) = (value_and_gradient(loss, rows) for rows in (z, z.double()))
+    assert float(value) == pytest.approx(float(exact), rel=1e-3)
+    error = (gradient.double() - slope).norm() / slope.norm().clamp(min=least)
+    promise.case(float(error))
+    assert float(error) < 1e-2
+
+
+def exceeds_float32(name: str, scale: float) -> bool:
+    """Whether the value does: only VICReg depends on the scale, by the fourth power of it."""
+    return name == "vicreg" and scale > 1e9
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", [*OF_FEATURES, "w_mse(shrinkage=0.1)", "arb(group_size=2)"])
+def test_losses_of_features_at_any_scale_equal_float64(name: str, dtype: torch.dtype, promise: Promise) -> None:
+    sample = torch.randn(40, 5)
+    z = torch.stack([sample + 0.3 * torch.randn(40, 5), sample + 0.3 * torch.randn(40, 5)])
+    for scale in SCALES:
+        scaled = (z * scale).to(dtype)
+        if exceeds_float32(name, scale):
+            with pytest.raises(ValueError, match=r"z: vicreg exceeds float32 .* grows with the fourth power"):
+                Loss(name)(scaled)
+        elif name == "w_mse(shrinkage=0.1)" and scale < 1e-10:  # too short for a direction, as in losses of pairs
+            assert float(Loss(name)(scaled)) == 2
+        else:
+            assert_like_float64(Loss(name).eval(), scaled, promise)
+
+
+def test_vicreg_has_a_value_where_only_its_sums_exceed_float32(promise: Promise) -> None:
+    """The sums of 64 samples of 256 features do from about 1e8 on."""
+    assert_like_float64(Loss("vicreg"), torch.randn(2, 64, 256) * 1e9, promise)
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+@pytest.mark.parametrize("name", OF_FEATURES)
+def test_losses_of_features_at_any_scale_stay_finite(name: str, kind: str, promise: Promise) -> None:
+    for scale in SCALES:
+        z1, z2 = ((z.detach().float() * scale).requires_grad_() for z in inputs(kind, torch.float16))
+        try:
+            value = Loss(name)(z1, z2)
+        except ValueError as error:
+            assert exceeds_float32(name, float(z1.detach().abs().max())), error  # noqa: PT017
+        else:
+            assert finite(value, z1, z2), (name, kind, scale)
+        promise.case()
+
+
+@pytest.mark.parametrize("name", OF_FEATURES)
+def test_features_of_different_scales_count_alike(name: str, promise: Promise) -> None:
+    """Of a width of 4, the features differ by a factor of 1e45."""
+    z = torch.randn(2, 40, 4) * torch.tensor([1e-15, 1.0, 1e15, 1e30])
+    value = Loss(name)(z) if name != "vicreg" else z.new_zeros(())
+    assert bool(value.isfinite())
+    if name in ("barlow_twins", "zero_fcl", "arb"):
+        assert_like_float64(Loss(name), z, promise)
+    promise.case()
+
+
+@pytest.mark.parametrize("name", OF_ASSIGNMENTS)
+def test_losses_of_assignments_at_any_scale_equal_float64(name: str, promise: Promise) -> None:
+    scores, target = torch.randn(3, 16, 7), torch.randn(2, 16, 7)
+    for scale in SCALES:
+
+        def loss(scores: Tensor, scale: float = scale) -> Tensor:
+            more = {"target": target.to(scores.dtype) * scale} if name == "dino" else {}
+            value: Tensor = Loss(name)(Assignments(scores=scores, global_views=2, **more))
+            return value
+
+        # A gradient is a difference of probabilities, which have a rounding error even if they are equal.
+        assert_like_float64(loss, scores * scale, promise, least=1e-3)

@@ -6,15 +6,12 @@ import io
 import json
 import random
 import struct
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from conftest import Promise
+from fuzzing import COUNTS, Reader, check_reader, mutate, replace_value
 from PIL import Image
 
 from contrapose.lab.cli.runs import _as_json, _cells
@@ -28,7 +25,6 @@ from contrapose.lab.training.records.files import last_evaluation, read_object
 from contrapose.lab.training.records.past_run import PastRun
 from contrapose.lab.training.weights import export
 
-SECONDS = 20.0  # of one case, which takes milliseconds; a busy machine is slow
 RECORD = {"epoch": 1, "step": 4, "seconds": 0.5, "loss": 3.25, "knn_top1": 51.5, "uniformity": -1.5}
 LOSSES = (
     "nt_xent(temperature=cosine(0.07, 0.2), negatives=hardest(64))",
@@ -36,59 +32,6 @@ LOSSES = (
     "cacr(t_pos=1.0, t_neg=2.0, repulsion='reversed')",
     "macl(temperature=0.2, alpha=0.5)",
 )
-# Where parsers make mistakes: ends of strings, nesting, numbers that are too large, text that is no UTF-8.
-TOKENS = (
-    b"", b"\0", b'"', b"'", b"\\", b"\n", b"\t", b",", b":", b"{", b"}", b"[" * 40, b"(" * 40, b"null", b"true", b"NaN", b"-1", b"0",
-    b"1e999", b"-Infinity", b"9" * 30, b"0x10", b"\xff\xfe", b"\xed\xa0\x80", "٣\u202e".encode(), b"../..", b"lambda: 0", b"x" * 300,
-)  # fmt: skip
-VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    2**70,
-    1e308,
-    float("nan"),
-    float("inf"),
-    "",
-    "x",
-    "\ud800",
-    [],
-    [[]],
-    {},
-    [None],
-)
-
-
-def mutate(content: bytes, rng: random.Random) -> bytes:
-    """Return the content with one to three changes: a flipped bit, a cut, a token, a part that is repeated or missing."""
-    changed = bytearray(content)
-    for _ in range(rng.randint(1, 3)):
-        # Half of the changes are near the start, where binary files have their header.
-        at = rng.randrange(min(len(changed), 300) + 1) if rng.random() < 0.5 else rng.randrange(len(changed) + 1)
-        end = min(len(changed), at + rng.choice((1, 4, 30)))
-        match rng.randrange(5):
-            case 0 if at < len(changed):
-                changed[at] ^= 1 << rng.randrange(8)
-            case 1:
-                del changed[at:]
-            case 2:
-                changed[at:at] = changed[at:end]
-            case 3:
-                del changed[at:end]
-            case _:
-                changed[at:end] = rng.choice(TOKENS)
-    return bytes(changed)
-
-
-def replace_value(content: bytes, rng: random.Random) -> bytes:
-    """Return a JSON object with one value that is of another type, or missing, or whose key is unknown."""
-    description = json.loads(content)
-    key = rng.choice([*description, "unknown"])
-    description[key] = rng.choice(VALUES)
-    if rng.random() < 0.1:
-        del description[key]
-    return json.dumps(description).encode()
 
 
 def mutate_header(content: bytes, rng: random.Random) -> bytes:
@@ -146,16 +89,6 @@ def list_run(path: Path) -> None:
     json.dumps(_as_json(run))
 
 
-@dataclass(frozen=True)
-class Reader:
-    """A file's name, what a valid one may contain, the function that reads it, and how its content is damaged."""
-
-    name: str
-    contents: Callable[[Path], list[bytes]]
-    read: Callable[[Path], object]
-    damage: Callable[[bytes, random.Random], bytes] = mutate
-
-
 READERS = {
     "run.json": Reader("run.json", lambda folder: [run_file()], Run.load),
     "settings in run.json": Reader("run.json", lambda folder: [run_file()], Run.load, replace_value),
@@ -179,26 +112,11 @@ READERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", READERS)
 def test_a_damaged_file_is_read_or_refused(name: str, count: int, tmp_path: Path, promise: Promise) -> None:
-    reader = READERS[name]
-    rng, findings = random.Random(name), list[str]()
-    contents, path = reader.contents(tmp_path), tmp_path / reader.name
     write_images(tmp_path)
-    for number, content in enumerate(contents + [reader.damage(rng.choice(contents), rng) for _ in range(count)]):
-        path.write_bytes(content)
-        start = time.perf_counter()
-        try:
-            reader.read(path)
-        except ValueError as error:
-            if number < len(contents):
-                findings.append(f"the undamaged file is refused: {error}")
-        except Exception as error:  # that is a finding
-            findings.append(f"{error!r} of {content[:400]!r}")
-        promise.case(time.perf_counter() - start)
-    assert not findings, f"{len(findings)} findings in {promise.cases} cases, such as {findings[0]}"
-    assert promise.worst < SECONDS
+    check_reader(name, READERS[name], count, tmp_path, promise)
 
 
 def test_an_error_of_another_kind_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Training, evaluation and a report start no program, use no network, and write only to the directories they are given.
+"""Training, evaluation and a report start no program, use no network, and write only to their directories and the user's caches.
 
 The exceptions are in SECURITY.md: processes that load data, and what torch and matplotlib look up when they are imported.
 """
@@ -13,8 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import streaming
 from conftest import Promise
 from PIL import Image
+
+from contrapose.lab.modalities.images.image_shards import write_shards
 
 SMALL = ["--limit", "64", "--batch", "32", "--epochs", "1", "--knn", "3", "--metrics", "20"]
 # Runs the commands of argv[2] and appends each audited event to the file argv[1]. Python calls the hook before it acts.
@@ -64,6 +67,7 @@ def events(root: Path, commands: list[list[str]]) -> list[tuple[str, list[str]]]
     # torch sets TORCHINDUCTOR_CACHE_DIR, a directory of the real temporary directory, in a process that has compiled.
     environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
     environment |= {"TMPDIR": str(root / "tmp"), "MPLCONFIGDIR": str(root / "matplotlib")}
+    environment |= {"CONTRAPOSE_CACHE": str(root / "cache")}
     for name in ("tmp", "matplotlib"):
         (root / name).mkdir()
     arguments = [sys.executable, "-B", str(script), str(log), json.dumps(commands)]
@@ -73,8 +77,8 @@ def events(root: Path, commands: list[list[str]]) -> list[tuple[str, list[str]]]
 
 
 def offences(root: Path, commands: list[list[str]]) -> list[tuple[str, list[str]]]:
-    """Return the events that break the promise: programs, network, and paths outside of the run's and report's directories."""
-    allowed = [str(root / name) for name in ("runs", "reports", "tmp", "matplotlib")]
+    """Return the events that break the promise: programs, network, and paths outside of the directories and the caches."""
+    allowed = [str(root / name) for name in ("runs", "reports", "cache", "tmp", "matplotlib")]
 
     def is_allowed(event: str, arguments: list[str]) -> bool:
         # urllib3, which TensorBoard imports if boto3 is installed, asks for a port of this machine to learn whether it has IPv6.
@@ -122,6 +126,35 @@ def test_nothing_is_started_sent_or_written_elsewhere(everything: bool, tmp_path
     for _ in (tmp_path / "events").read_text().splitlines():
         promise.case()
     assert list((tmp_path / "work").iterdir()) == []
+    assert not (tmp_path / "cache").exists()  # digits need none
+
+
+@pytest.mark.thorough
+def test_caches_are_in_the_cache_folder(tmp_path: Path, promise: Promise) -> None:
+    """Tokens of texts, packed copies and indices of tars are kept outside of the data and of the working directory."""
+    streaming.write_folder(tmp_path / "mine")
+    write_shards(tmp_path / "mine", tmp_path / "tars", images_per_file=20)
+    (tmp_path / "texts.txt").write_text("\n".join(f"the dog sees {number} cats" for number in range(200)))
+    packed = str(tmp_path / "runs" / "packed")
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    commands = [
+        training(tmp_path, str(tmp_path / "texts.txt"), "--encoder", "tiny", "--views", "dropout"),
+        [*training(tmp_path, str(tmp_path / "mine"), "--limit", "32", "--size", "16", "--pack"), "--out", packed],
+        ["data", "check", str(tmp_path / "tars")],
+    ]
+    assert offences(tmp_path, commands) == []
+    promise.case()
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["packed", "shards", "tokens"]
+    assert list((tmp_path / "work").iterdir()) == []
+    written = {path for path in tmp_path.rglob("*") if path.is_file()} - before
+    assert {path.relative_to(tmp_path).parts[0] for path in written} <= {
+        "runs",
+        "cache",
+        "events",
+        "script.py",
+        "matplotlib",
+        "tmp",
+    }
 
 
 @pytest.mark.slow
@@ -136,6 +169,22 @@ def test_only_workers_are_started(tmp_path: Path, promise: Promise) -> None:
     options = ["--stream", "--workers", "2", "--limit", "0", "--batch", "16"]
     assert offences(tmp_path, [training(tmp_path, str(tmp_path / "mine"), *options)]) == []
     assert "socket.connect" in (tmp_path / "events").read_text()  # to the fork server: workers were started
+    promise.case()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("sink", "programs"), [("wandb", {"wandb-core", "uname"}), ("trackio", set())])
+def test_a_dashboard_is_offline(
+    sink: str, programs: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, promise: Promise
+) -> None:
+    """W&B starts its service, which is a program; nothing else is started, and nothing uses the network."""
+    pytest.importorskip(sink, reason=f"needs the extra `{sink}`", exc_type=ImportError)
+    for name in ("HF_HOME", "TRACKIO_DIR", "WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "runs" / "dashboards"))
+    monkeypatch.setenv("HF_TOKEN", "hf_none")  # with a token, trackio would ask for the user's name
+    monkeypatch.setattr(sys.modules[__name__], "LOOK_UPS", LOOK_UPS | programs)
+    assert offences(tmp_path, [training(tmp_path, "digits", "--log", sink)]) == []
+    assert list((tmp_path / "work").iterdir()) == []
     promise.case()
 
 

@@ -6,6 +6,7 @@ In float64: in float32 the difference grows to a hundredth of the loss within ei
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ import pytest
 import torch
 from conftest import Promise
 from double_precision import float64_trainer
+from framework_cases import FRAMEWORK_CASES
 from processes import run_in_process_group
 
 from contrapose.lab.training import Run, Stopped, Trainer
 from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.records.files import read_records
 
-STOP, STEPS = 6, 8  # stopped inside the second of two epochs
+STEPS = 8
+STOPS = {2: (6,), 3: (3, 6)}  # by the number of parts of a run; inside the epochs, of four steps each
 TOLERANCE = 1e-11
 SETTINGS: dict[str, Any] = {
     "limit": 64,
@@ -36,6 +39,11 @@ RUNS = {
     "moco": Run(**SETTINGS, framework="moco", queue=64, optimiser="sgd", lr=0.01),
     "memory-bank": Run(**SETTINGS, framework="memory-bank", optimiser="lars", lr=0.1),
     "isogclr": Run(**SETTINGS, loss="isogclr"),
+    # With SGD: AdamW divides gradients that are zero but for rounding, such as that of a bias that the loss ignores, by their size.
+    **{
+        f"{name} from the registry": Run(**SETTINGS, **settings, optimiser="sgd", lr=0.01)
+        for name, settings in FRAMEWORK_CASES.items()
+    },
 }
 # Runs of one process that two cannot continue.
 REFUSED = {
@@ -60,14 +68,9 @@ def train(folder: Path, run: Run, rank: int, world_size: int, *, stop: int = 0) 
         trainer.train()
 
 
-def stop_all(rank: int, world_size: int, out: str) -> None:
+def train_all(rank: int, world_size: int, out: str, *, stop: int = 0) -> None:
     for name, run in RUNS.items():
-        train(Path(out) / name, run, rank, world_size, stop=STOP)
-
-
-def finish_all(rank: int, world_size: int, out: str) -> None:
-    for name, run in RUNS.items():
-        train(Path(out) / name, run, rank, world_size)
+        train(Path(out) / name, run, rank, world_size, stop=stop)
 
 
 def outcome(folder: Path) -> dict[str, torch.Tensor]:
@@ -84,25 +87,30 @@ def outcome(folder: Path) -> dict[str, torch.Tensor]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, torch.Tensor]]:
     """The runs on one process, without a stop."""
     folder = tmp_path_factory.mktemp("whole")
-    run_in_process_group(finish_all, 1, folder)
+    run_in_process_group(train_all, 1, folder)
     return {name: outcome(folder / name) for name in RUNS}
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize("world_sizes", [(1, 2), (2, 1), (1, 2, 1)], ids=str)
 @pytest.mark.slow
 def test_resumed_on_another_number_of_processes(
-    before: int, after: int, whole: dict[str, dict[str, torch.Tensor]], tmp_path: Path, promise: Promise
+    world_sizes: tuple[int, ...], whole: dict[str, dict[str, torch.Tensor]], tmp_path: Path, promise: Promise
 ) -> None:
-    run_in_process_group(stop_all, before, tmp_path)
-    run_in_process_group(finish_all, after, tmp_path)
+    for world_size, stop in zip(world_sizes, (*STOPS[len(world_sizes)], 0), strict=True):
+        run_in_process_group(partial(train_all, stop=stop), world_size, tmp_path)
+    different = dict[str, float]()
     for name, expected in whole.items():
         resumed = outcome(tmp_path / name)
         assert resumed.keys() == expected.keys()
         assert resumed["state.network.encoder.network.0.weight"].dtype == torch.float64
         for key, value in expected.items():
-            promise.case(max((resumed[key].double() - value.double()).abs().flatten().tolist(), default=0.0))
-            assert promise.worst <= TOLERANCE, (name, key)
+            scale = max([1.0, *value.double().abs().flatten().tolist()])  # running variances reach 100,000
+            difference = max((resumed[key].double() - value.double()).abs().flatten().tolist(), default=0.0) / scale
+            promise.case(difference)
+            if difference > TOLERANCE:
+                different[f"{name}: {key}"] = difference
+    assert different == {}
 
 
 def refuse_all(rank: int, world_size: int, out: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -16,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from conftest import Promise
 from framework_cases import FRAMEWORK_CASES
+from run_files import epochs_done, records, steps_saved, weights
 
 from contrapose.lab.training import Run, Stopped, Trainer
 from contrapose.lab.training.checkpoints import checkpoint
@@ -29,16 +28,6 @@ SETTINGS: dict[str, Any] = {
     "limit": 128, "metrics": 10, "batch": 32, "epochs": EPOCHS, "knn_every": 4, "knn": 5, "warmup": 0.5, "threads": 1,
 }  # fmt: skip
 ARGUMENTS = [text for name, value in SETTINGS.items() for text in (f"--{name.replace('_', '-')}", str(value))]
-
-
-def weights(folder: Path) -> str:
-    """Return a hash of everything in the latest checkpoint: network, state, optimiser."""
-    saved = checkpoint.latest(folder / "checkpoints")
-    assert saved is not None
-    digest = hashlib.sha256(str(saved.step).encode())
-    for name in sorted(saved.tensors):
-        digest.update(name.encode() + saved.tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[bytes]:
@@ -101,12 +90,6 @@ def test_stopped_anywhere_and_resumed(change: dict[str, object], tmp_path: Path,
         promise.case()
 
 
-def records(folder: Path) -> list[dict[str, object]]:
-    """Return the records without their times."""
-    lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
-
-
 @pytest.mark.thorough
 def test_twice_the_same(tmp_path: Path, promise: Promise) -> None:
     for name in ("a", "b"):
@@ -116,11 +99,6 @@ def test_twice_the_same(tmp_path: Path, promise: Promise) -> None:
     other = Run(**{**vars(RUN), "seed": 1})
     Trainer(other, tmp_path / "c", log=lambda text: None).train()
     assert weights(tmp_path / "a") != weights(tmp_path / "c")  # otherwise the assertion above could not fail
-
-
-def epochs_done(folder: Path) -> int:
-    path = folder / "records.jsonl"
-    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 def killed_and_resumed(folder: Path, moments: random.Random, times: int) -> int:
@@ -155,10 +133,6 @@ def test_kill_nine_and_resume(seed: int, times: int, tmp_path: Path, promise: Pr
     lines = (tmp_path / "killed" / "records.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == list(range(1, EPOCHS + 1))  # every epoch once
     promise.case()
-
-
-def steps_saved(folder: Path) -> list[int]:
-    return [int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*")]
 
 
 @pytest.mark.slow

@@ -58,8 +58,12 @@ def test_demo_on_less_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     for temperature in ("0.1", "1"):
         assert f"t-SNE map of test images, NT-Xent τ = {temperature}: -U " in text
     before = page.read_bytes()
+    (weights,) = (tmp_path / "runs").glob("*/encoder.safetensors")
+    exported = weights.read_bytes()
+    weights.write_bytes(exported[:-1] + bytes([exported[-1] ^ 1]))  # damaged: it is written again
     main(arguments)  # nothing is left to do; the page is the same
     assert page.read_bytes() == before
+    assert weights.read_bytes() == exported
     assert "ms on this machine" not in capsys.readouterr().out  # the size of the started demo is kept
 
 

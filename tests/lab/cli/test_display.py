@@ -147,3 +147,10 @@ def test_the_first_evaluation_does_not_count(clock: Clock) -> None:
     left.begin_evaluation()
     clock.now = 70.0
     assert left(step(6)) == pytest.approx(12.0 / 5 * 14)
+
+
+def test_a_compilation_does_not_count(clock: Clock) -> None:
+    left = TimeLeft()
+    for clock.now, number in ((0.0, 1), (1.0, 2), (2.0, 3), (42.0, 4), (42.5, 5)):
+        estimate = left(step(number))
+    assert estimate == pytest.approx(3.5 / 4 * 15)

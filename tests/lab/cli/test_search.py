@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import tarfile
@@ -107,21 +108,69 @@ def test_texts_and_pictures_find_the_own_pictures_of_a_run(
     assert "3 images of <bdi>colours</bdi>" in page
     assert "a red &lt;thing&gt;" in page
     assert page.count("<img ") == 5
+    assert "held-out" not in page  # the run has no records
+
+
+def test_the_page_shows_the_recall_that_the_run_recorded(data: Path, run: Path, tmp_path: Path) -> None:
+    record = {"epoch": 1, "step": 7, "loss": 1.0, "seconds": 1.0, "text_to_image_recall_1": 41.04, "modality_gap": 0.5}
+    later = record | {"step": 8, "text_to_image_recall_1": 50.0}  # the weights are those of step 7
+    (run / "records.jsonl").write_text(f"{json.dumps(record)}\n{json.dumps(later)}\n")
+    Search(run, ("red",), out=tmp_path / "search.html").search(colour_model(data))
+    page = (tmp_path / "search.html").read_text()
+    assert "On held-out data, the run's last evaluation gave text-to-image recall@1 41.0 %." in html.unescape(page)
+
+
+def test_an_image_that_is_gone_is_named_on_the_page(
+    data: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, embed = colour_model(data), Embedder.features
+
+    def move_after_embedding(tower: Embedder, *arguments: Any, **options: Any) -> Tensor:
+        result = embed(tower, *arguments, **options)
+        (data / "images" / "red.png").unlink()
+        return result
+
+    monkeypatch.setattr(Embedder, "features", move_after_embedding)
+    Search(run, ("red",), out=tmp_path / "search.html").search(model)
+    page = (tmp_path / "search.html").read_text()
+    assert page.count("The image cannot be read.") == 1
+    assert f"{data / 'images' / 'red.png'}</bdi>" in page
+    assert page.count("<img ") == 2
+
+
+def test_a_folder_with_the_query_alone(data: Path, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    image = (data / "images" / "red.png").rename(tmp_path / "one" / "red.png")
+    Search(run, (str(image),), data=tmp_path / "one", out=tmp_path / "search.html").search(colour_model(data))
+    page = (tmp_path / "search.html").read_text()
+    assert "Nothing was found: there is no sample beside the query." in page
+    assert "<ol" not in page
 
 
 def test_embeddings_are_kept_until_step_or_pictures_change(
-    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command, model = Search(run, ("red",), top=1, out=tmp_path / "search.html"), colour_model(data)
     assert "red.png" in printed(capsys, command, model)[1]
     (kept,) = (run / "search").iterdir()
     assert kept.name.startswith("step-00000007-")
-    # Another encoder at the same step would find nothing: the second search does not use it.
-    forgetful = colour_model(data)
-    forgetful.towers["images"].encoder.network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
-    assert printed(capsys, command, forgetful)[1] == f"   1  1.000  {data / 'images' / 'red.png'}"
-    kept.write_bytes(kept.read_bytes()[:20])  # damaged: computed again
-    assert "red.png" in printed(capsys, command, model)[1]
+    with monkeypatch.context() as patched:
+        patched.setattr("contrapose.lab.cli.search._compute", None)
+        assert printed(capsys, command, model)[1] == f"   1  1.000  {data / 'images' / 'red.png'}"
+    content = kept.read_bytes()
+    for damaged in (content[:20], content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]):
+        kept.write_bytes(damaged)
+        command.search(model)
+        output = capsys.readouterr()
+        assert "red.png" in output.out
+        assert output.err.startswith(f"cache: {kept} ")
+        assert kept.read_bytes() == content
+    # Other weights at the same step, as of a run that was trained again in the same directory.
+    other = colour_model(data)
+    other.towers["images"].encoder.network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
+    command.search(other)
+    assert capsys.readouterr().err == f"cache: {kept} was computed from other data or settings; it is computed again\n"
+    printed(capsys, command, model)
     assert [path.name for path in (run / "search").iterdir()] == [kept.name]
     # A picture that was edited, at the same size, and another step.
     changed = data / "images" / "red.png"
@@ -198,6 +247,10 @@ def test_refusals(
     ):
         with pytest.raises(ValueError, match=message):
             Search(run, ("red",), data=Path(folder)).search(model)
+    with pytest.raises(
+        ValueError, match=r"queries: expected text in UTF-8, got 'caf\\udce9' with \\udce9 at character 4"
+    ):
+        Search(run, ("caf\udce9",)).search(model)
     with pytest.raises(ValueError, match=r"gone, which .* was trained on, does not exist .* with --data"):
         Search(run, ("red",)).search(model)
     assert not (tmp_path / "search.html").exists()
@@ -264,8 +317,9 @@ def test_the_map_of_images_shows_them(
     assert output.startswith("PCA of the projector output of 40 images\n")
     assert output.endswith("figure map.png\npage map.html\n")
     page = (tmp_path / "map.html").read_text()
-    assert page.count("<use ") == 40 + page.count("<button ")
-    assert "sheet-0 { background-image: url(data:image/jpeg" in page
+    data = json.loads(page.partition('id="points">')[2].partition("</script>")[0])
+    assert [len(points["x"]) for points in data["maps"]] == [40]
+    assert page.count("data:image/jpeg") == 1
     (tmp_path / "map.png").unlink()
     other = str(write_digits(tmp_path / "mine", 80))
     main(["map", "run", "--images", "20", "--method", "pca", "-o", "only.html", "--data", other])

@@ -149,7 +149,7 @@ def test_evaluate_a_run_on_pairs_and_on_sts(folder: Path, capsys: pytest.Capture
     assert "columns: --columns needs --data or --captions, and neither is given" in error_message(
         capsys, *evaluate, "--columns", "a"
     )
-    assert "expected labelled training and test images" in error_message(capsys, *evaluate, "--shots", "5")
+    assert "expected labelled training and test samples" in error_message(capsys, *evaluate, "--shots", "5")
 
 
 def test_sts_is_printed_beside_that_of_the_encoder_before_training(

@@ -24,6 +24,8 @@ def test_values_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str
     )
     assert "lr: a learning rate of 0 trains nothing" in error_message(capsys, "train", "--lr", "0")
     assert "workers: expected a whole number of at least 0, got -1" in error_message(capsys, "train", "--workers", "-1")
+    assert "--log: expected one of" in (message := error_message(capsys, "train", "--log", "wnadb"))
+    assert "did you mean 'wandb'" in message
     assert "images: expected a whole number of at least 1, got -1" in error_message(
         capsys, "map", "x", "--images", "-1"
     )
@@ -158,3 +160,17 @@ def test_the_hint_is_for_long_runs() -> None:
     assert _how_to_shorten(600, "CPU", []) == "the training takes about 10 min on this CPU"
     assert _how_to_shorten(600, "CPU", ["--epochs 1", "--size 32"]).endswith("; to shorten it: --epochs 1 or --size 32")
     assert _how_to_shorten(60, "GPU", []) == "the training takes about 60 s on this GPU"
+
+
+def test_executor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = error_message(capsys, "train", "--executor", "cloud")
+    assert "--executor: expected local, slurm:FILE or local:FILE, got 'cloud'" in message
+    file = tmp_path / "job.toml"
+    file.write_text("hours = 1\ntasks_per_node = 3\n")
+    assert "job.tom cannot be read" in error_message(capsys, "train", "--executor", f"slurm:{file}"[:-1])
+    pytest.importorskip("submitit", reason="submitit is not installed (the extra `slurm`)")
+    options = ("train", "--limit", "64", "--batch", "32", "--epochs", "1", "--executor", f"local:{file}")
+    assert "--out: a job needs --out, the directory of its run" in error_message(capsys, *options)
+    message = error_message(capsys, *options, "--out", str(tmp_path / "run"))
+    assert "--batch: 32 images cannot be shared equally by 3 processes" in message
+    assert not (tmp_path / "run").exists()

@@ -28,8 +28,8 @@ def with_nan(z: Tensor) -> Tensor:
     [
         ({"train": Z[:0], "train_labels": Y[:0]}, r"train: expected at least one embedding, got shape \(0, 4\)"),
         ({"test": Z[:0], "test_labels": Y[:0]}, r"test: expected at least one embedding, got shape \(0, 4\)"),
-        ({"train": with_nan(Z)}, "train: features of image 2 are not finite"),
-        ({"test": with_nan(Z)}, "test: features of image 2 are not finite"),
+        ({"train": with_nan(Z)}, "train: features of sample 2 are not finite"),
+        ({"test": with_nan(Z)}, "test: features of sample 2 are not finite"),
         ({"train_labels": Y[:3]}, r"train_labels: expected one integer per image, shape \(6,\), got \(3,\)"),
         ({"test_labels": Y[:3]}, r"test_labels: expected one integer per image, shape \(6,\), got \(3,\)"),
         ({"train_labels": Y.float()}, "train_labels: expected integers, got torch.float32"),

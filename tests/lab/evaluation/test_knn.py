@@ -76,7 +76,7 @@ def test_top_five_and_invalid_settings() -> None:
     train, labels = torch.randn(50, 4), torch.arange(50) % 6
     assert KNN(50)(train, labels, train, labels)["top5"] >= 50.0
     assert "top5" not in KNN(50)(train, labels % 5, train, labels % 5)  # it would always be 100
-    with pytest.raises(ValueError, match="k: expected at most 50 neighbours, the number of training images, got 60"):
+    with pytest.raises(ValueError, match="k: expected at most 50 neighbours, the number of training samples, got 60"):
         KNN(60)(train, labels, train, labels)
     with pytest.raises(ValueError, match="weights: expected"):
         KNN(3, "cosine")

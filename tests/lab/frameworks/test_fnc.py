@@ -131,7 +131,7 @@ def test_all_state_is_saved() -> None:
         ({"anchor_views": 1}, "anchor_views: expected 0 for all, or from 2 to the 2 views of full size"),
         ({"anchor_views": 3, "views": "digits+local4"}, "(--view-count), got 3"),
         ({"anchor_views": -1}, "anchor_views: expected a whole number of at least 0, got -1"),
-        ({"view_count": 1}, "view_count: fnc needs at least 2 views of each image, got 1"),
+        ({"view_count": 1}, "view_count: fnc needs at least 2 views of each sample, got 1"),
         (
             {"loss": "nt_xent(negatives=hardest(65))", "queue": 8, "batch": 16},
             "more than the 38 negatives that fnc has",

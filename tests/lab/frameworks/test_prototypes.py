@@ -104,6 +104,19 @@ def test_the_queue_of_swav_counts_once_it_is_full_and_its_epoch_has_come() -> No
         torch.testing.assert_close(embeddings.stored[view], unit(torch.cat(earlier)), rtol=1e-4, atol=1e-5)
 
 
+def test_the_queue_of_swav_waits_until_it_is_full_even_after_its_epoch_has_come() -> None:
+    """The rows that no batch has filled yet are zeros, which would count as samples."""
+    framework = make("swav", queue=15, queue_start=1).eval()
+    framework.begin_epoch(0, step=0, steps=4)
+    weights = []
+    for seed in range(4):
+        embeddings = framework([images(seed=seed)], torch.arange(6))
+        assert embeddings.stored_weight is not None
+        weights.append(float(embeddings.stored_weight))
+        framework.update(embeddings)
+    assert weights == [0.0, 0.0, 0.0, 1.0]
+
+
 def test_codes_of_swav_see_the_queue() -> None:
     framework = make("swav", queue=6, queue_start=1).eval()
     framework.begin_epoch(0, step=0, steps=4)

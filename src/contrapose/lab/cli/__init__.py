@@ -8,18 +8,19 @@ the exit code is 141.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 import signal
 import sys
 import textwrap
 from contextlib import suppress
-from typing import TextIO
+from typing import Any, TextIO
 
 from contrapose import __version__
 from contrapose.extras import MissingPackage, nearest, train_extra
 from contrapose.lab.cli import exits
-from contrapose.lab.cli.commands import COMMANDS, FORMER, FORMER_OPTIONS, group_commands
+from contrapose.lab.cli.commands import COMMAND_LINE, COMMANDS, FORMER, FORMER_OPTIONS, group_commands
 from contrapose.lab.cli.overview import missing_extras, overview
 
 _HELP = ("-h", "--help")
@@ -28,6 +29,7 @@ _HELP = ("-h", "--help")
 def main(arguments: list[str] | None = None) -> None:
     """Parse the arguments and run the command; report an error in one line."""
     exit_request: SystemExit | None = None
+    _escape_output()
     try:
         _run(sys.argv[1:] if arguments is None else arguments)
     except SystemExit as error:
@@ -108,13 +110,12 @@ def _current_option(argument: str) -> str:
 
 def _parse_and_run(name: str, arguments: list[str]) -> None:
     """Run a command with its options; report an expected error in one line, with its exit code."""
-    import tyro  # first, so that a missing package is reported before the slow import of torch
+    import tyro  # noqa: F401  first, so that a missing package is reported before the slow import of torch
 
     from contrapose.lab.cli.help import HELP_ALL, help_text, name_option
-    from contrapose.lab.cli.numbers import number_rules
     from contrapose.lab.devices import use_device
     from contrapose.lab.training.records.files import DISK_FULL, WriteFailed
-    from contrapose.lab.training.stops import Diverged, Solved, Stopped, signals
+    from contrapose.lab.training.stops import Diverged, RankFailed, Solved, Stopped, signals
     from contrapose.lab.workers import LoadingFailed
 
     command = COMMANDS[name].load()
@@ -122,13 +123,12 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
         if HELP_ALL in arguments or any(option in arguments for option in _HELP):
             print(help_text(command, name, everything=HELP_ALL in arguments))
             return
-        config = (tyro.conf.OmitArgPrefixes,)
-        prog, registry = f"contrapose {name}", number_rules()
-        parsed = tyro.cli(command, args=arguments, prog=prog, config=config, registry=registry)
+        parsed = parse_options(name, arguments)
+        COMMAND_LINE.set((*name.split(), *arguments))
         # A signal ends the command immediately, except during training, which saves its step first.
         with signals() as requests, requests.immediate(), use_device(getattr(parsed, "device", "")):
             parsed()
-    except (Diverged, LoadingFailed, Solved, WriteFailed) as error:
+    except (Diverged, LoadingFailed, RankFailed, Solved, WriteFailed) as error:
         _fail(str(error), exits.FAILED)
     except ValueError as error:
         _fail(name_option(str(error), command), exits.BAD_SETTINGS)
@@ -140,6 +140,16 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
         _fail(_describe(error, full=error.errno in DISK_FULL), exits.FAILED if failed else exits.BAD_SETTINGS)
     except Stopped as error:
         _fail(str(error), exits.INTERRUPTED if error.number == signal.SIGINT else exits.STOPPED)
+
+
+def parse_options(name: str, arguments: list[str]) -> Any:
+    """Return a command with its options, to be called; exit with a message if there is no such option or value."""
+    import tyro
+
+    from contrapose.lab.cli.numbers import number_rules
+
+    command, config = COMMANDS[name].load(), (tyro.conf.OmitArgPrefixes,)
+    return tyro.cli(command, args=arguments, prog=f"contrapose {name}", config=config, registry=number_rules())
 
 
 def _help_text(group: str = "") -> str:
@@ -183,6 +193,13 @@ def _fail(message: str, code: int) -> None:
     with suppress(OSError):  # stderr may be closed; the exit code still reports the failure
         print(f"contrapose: {message}", file=sys.stderr)
     raise SystemExit(code)
+
+
+def _escape_output() -> None:
+    """Let stdout and stderr escape what they cannot encode, such as the bytes of a file name that is not UTF-8."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not in a notebook, or a process without output
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _flush(stream: TextIO | None) -> bool:

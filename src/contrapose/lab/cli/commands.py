@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ class Command(NamedTuple):
         return getattr(import_module(f"contrapose.lab.{self.module}"), self.class_name)
 
 
+# The command that is being executed, with its options as they were typed, so that a job can execute it elsewhere.
+COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=())
 # "GROUP NAME" is a command in a group; the group's name without a command runs the command of that name, if there is one, or
 # else the first command in the group.
 COMMANDS = {

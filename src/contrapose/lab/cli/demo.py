@@ -80,11 +80,11 @@ class Demo:
         with progress_display(1) as display:
             if run_tasks([pretraining], display):
                 raise SystemExit(exits.FAILED)
-        if not weights.exists():
-            # Renamed only when complete, because the runs that start from this path never check the file's content.
-            temporary = weights.with_suffix(".half")
-            export(load(pretraining.folder).encoder, temporary)
-            temporary.rename(weights)
+        # Written each time, from a verified checkpoint, and renamed when complete: the runs that start from this path never check
+        # the file's content.
+        temporary = weights.with_suffix(".half")
+        export(load(pretraining.folder).encoder, temporary)
+        temporary.rename(weights)
         plan = demo(weights, size, prepare(pretraining.run))
         jobs = self.jobs or (None if own_device().type == "cuda" else available_cores())
         failures = run_plans([plan], size.seeds, self.runs_dir, data_root=Path("data"), jobs=jobs)

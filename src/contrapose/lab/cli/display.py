@@ -14,6 +14,7 @@ from contrapose.lab.training import Progress
 _SETTLED = (
     5.0  # seconds of training before the time left is announced, because the first steps are slower than the others
 )
+_INTERRUPTED = 10.0  # steps that take so many times as long as usual were interrupted, as by a compilation
 
 
 @dataclass
@@ -22,23 +23,32 @@ class TimeLeft:
 
     first: tuple[int, float] | None = None  # number and end time of the first step, whose own duration is not counted
     evaluations: int = 0
-    _paused: float | None = None  # when the first evaluation began, while it lasts
+    _last: tuple[int, float] = (0, 0.0)  # number and end time of the last step
+    _evaluation: float | None = None  # when an evaluation began after the last step
 
     def begin_evaluation(self) -> None:
         """Leave out the time of the first evaluation, which takes longer than the others, until the next step."""
         self.evaluations += 1
-        self._paused = time.monotonic() if self.evaluations == 1 else None
+        self._evaluation = time.monotonic()
 
     def __call__(self, progress: Progress) -> float:
         """Return the estimated seconds for the remaining steps; infinite before the second step."""
         now = time.monotonic()
-        if self.first is None:
-            self.first = progress.step, now
-        elif self._paused is not None:
-            self.first = self.first[0], self.first[1] + now - self._paused
-        self._paused = None
+        self.first = self.first or (progress.step, now)
+        self.first = self.first[0], self.first[1] + self._interruption(progress.step, now)
+        self._last, self._evaluation = (progress.step, now), None
         steps, seconds = progress.step - self.first[0], now - self.first[1]
         return seconds / steps * (progress.steps - progress.step) if steps else float("inf")
+
+    def _interruption(self, step: int, now: float) -> float:
+        """Return the seconds since the last step that happen only once: the first evaluation, or a compilation."""
+        if self._evaluation is not None:
+            return now - self._evaluation if self.evaluations == 1 else 0.0
+        last_step, last = self._last
+        if self.first is None or last_step <= self.first[0]:
+            return 0.0
+        usual = (last - self.first[1]) / (last_step - self.first[0]) * (step - last_step)
+        return now - last - usual if now - last > max(_SETTLED, _INTERRUPTED * usual) else 0.0
 
 
 @dataclass

@@ -18,17 +18,15 @@ from contrapose.lab.cli.progress import format_duration
 from contrapose.lab.cli.run_options import GROUPS
 from contrapose.lab.cli.tables import print_table
 from contrapose.lab.counts import count_of
-from contrapose.lab.frameworks import FRAMEWORKS
 from contrapose.lab.studies import Plan
 from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import Run, Trainer, drain
 from contrapose.lab.training.continuation import continued_run, recorded_run
 from contrapose.lab.training.eager import EagerSteps
+from contrapose.lab.training.negatives import describe_negatives
 from contrapose.lab.training.records.files import read_records
 from contrapose.lab.training.threads import fixed_threads
 from contrapose.lab.workers import worker_failures
-from contrapose.losses.objective import traits_of
-from contrapose.losses.parse import parse
 
 _MOST_STEPS, _MOST_SECONDS = 10, 10.0  # limits on the steps that are timed
 _LONG_EVALUATION = 20.0  # seconds; an evaluation that is expected to take longer is not tried
@@ -87,7 +85,7 @@ def dry_run_comparison(plan: Plan, seeds: int, root: Path, *, data_root: Path, r
                 *_, one = _training_time(trainer, measured, 0)
                 memory, duration = max(memory, measured.memory), f"about {format_duration(one)}"
                 seconds += one * sum(is_open[run.name] for run in own)
-        rows.append((row.name, _describe_negatives(trainer), duration))
+        rows.append((row.name, describe_negatives(trainer), duration))
     print_table(("loss", "negatives", "time of a run"), rows, details=("negatives",))
     done = len(is_open) - sum(is_open.values())
     if memory:
@@ -149,7 +147,7 @@ def _describe(trainer: Trainer) -> Iterator[str]:
     yield from _describe_settings(run)
     yield from _describe_data(trainer)
     yield f"{'loss':12}{run.objective}"
-    yield f"{'negatives':12}{_describe_negatives(trainer)}"
+    yield f"{'negatives':12}{describe_negatives(trainer)}"
     encoder, projector = (_millions(module) for module in (context.network.encoder, context.network.projector))
     trained = sum(parameter.numel() for parameter in context.parameters()) / 1e6
     yield f"{'parameters':12}encoder {encoder:.3g} M, projector {projector:.3g} M; {trained:.3g} M are trained in all"
@@ -193,17 +191,6 @@ def _describe_evaluation_data(trainer: Trainer) -> str:
         held_out = f"{len(split.test):,} " if split.test is not None else ""
         return f", and {held_out}held-out {noun} to evaluate on"
     return "; no labels, so there is no score"
-
-
-def _describe_negatives(trainer: Trainer) -> str:
-    """Return the number of negatives per anchor, and what it follows from."""
-    run, traits = trainer.run, traits_of(parse(trainer.run.loss).func)
-    if traits.takes != "pairs" or traits.needs_target:
-        return f"none: {run.loss} does not contrast samples with each other"
-    negatives = FRAMEWORKS[run.framework].negatives(run, trainer.context.views.count)
-    if negatives is None:  # a memory bank has one row per training sample
-        negatives = len(trainer.split.train) - 1
-    return f"{negatives:,} per anchor (--batch {run.batch}, --framework {run.framework})"
 
 
 def _millions(module: torch.nn.Module) -> float:

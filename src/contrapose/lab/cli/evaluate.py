@@ -344,7 +344,7 @@ def load_data(
 def _labelled(split: Split, option: str) -> tuple[Source, Source]:
     """Return the labelled training and test samples."""
     if split.probe is None or split.test is None:
-        raise ValueError(f"{option}: expected labelled training and test images, but the data has none")
+        raise ValueError(f"{option}: expected labelled training and test samples, but the data has none")
     return split.probe, split.test
 
 

@@ -67,8 +67,8 @@ class Explain:
 class Map(DeviceOption):
     """Draw the projector outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.
 
-    A page is written next to the figure: pointing at a sample shows its image or text, and the legend filters by class. For runs
-    on images with captions, images and captions are drawn in one map.
+    A page is written next to the figure: it zooms, pointing at a sample shows its image or text, and check boxes hide classes.
+    For runs on images with captions, images and captions are drawn in one map.
     """
 
     runs: Positional[tuple[Path, ...]]

@@ -182,7 +182,7 @@ class Export:
         else:
             export(tower.encoder, self.out, encoder.metadata)
         card_file = self.out.with_name(f"{self.out.name}.md")
-        card_file.write_text(card)
+        card_file.write_text(card, encoding="utf-8")
         print(f"{encoder.name}, {tower.encoder.width} features, written to {self.out}")
         print(f"model card, with the encoder's inputs and example code: {card_file}")
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor
 from tyro.conf import Positional, arg
 
+from contrapose.lab.cached_files import CachedFile, entry
 from contrapose.lab.devices import DeviceOption
 from contrapose.lab.modalities import Source
 from contrapose.lab.modalities.file_stamps import stamp_files
@@ -22,7 +21,9 @@ from contrapose.lab.modalities.progress import allow_progress_bars
 from contrapose.lab.modalities.tars import printable
 from contrapose.lab.report.search import Match, SearchResult, search_page
 from contrapose.lab.training import Embedder, Model
+from contrapose.lab.training.feature_cache import feature_key
 from contrapose.lab.training.model import load_any
+from contrapose.lab.training.records.files import last_evaluation
 from contrapose.lab.training.sources import find_data
 from contrapose.pairs import unit
 from contrapose.validate import check_count, check_directory
@@ -78,7 +79,15 @@ class Search(DeviceOption):
             for rank, match in enumerate(result.matches, 1):
                 print(f"{rank:4}  {match}")
         samples = f"{len(index):,} {model.kind.searchable}"
-        text = search_page(results, run=str(self.run), step=model.step, data=collection.source.name, samples=samples)
+        recorded = last_evaluation(self.run, model.step)
+        text = search_page(
+            results,
+            run=str(self.run),
+            step=model.step,
+            data=collection.source.name,
+            samples=samples,
+            scores={name: value for name, value in recorded.items() if "recall" in name or name == "knn_top1"},
+        )
         self.out.parent.mkdir(parents=True, exist_ok=True)
         # File names and arguments may contain bytes that are not UTF-8.
         self.out.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -173,7 +182,7 @@ def _matches(
     return tuple(
         Match(
             score,
-            name=_name(source, number) if preview.image else "",
+            name="" if preview.texts else _name(source, number),
             image=preview.image,
             label=source.classes[source.labels[number]] if source.labels is not None and source.classes else "",
             texts=preview.texts or (collection.texts[number] if collection.texts else ()),
@@ -189,17 +198,20 @@ def _name(source: Source, number: int) -> str:
 
 def _embed(tower: Embedder, source: Source, folder: Path, *, step: int, skip_broken: bool) -> tuple[list[int], Tensor]:
     """Return the indices of the readable samples and their embeddings (N, d), which are kept in `folder`."""
-    path = folder / f"step-{step:08d}-{_fingerprint(source, skip_broken)}.safetensors"
-    kept = _read_kept(path, len(source))
-    if kept is None:
-        kept = _compute(tower, source, skip_broken)
-        _keep(path, *kept)
-    return kept
-
-
-def _fingerprint(source: Source, skip_broken: bool) -> str:
-    """Return a checksum that changes if a file is added, moved or edited."""
-    return stamp_files(source.paths, str(skip_broken), "" if source.paths else source.fingerprint)
+    own = str(skip_broken), "" if source.paths else source.fingerprint
+    path = folder / f"step-{step:08d}-{stamp_files(source.paths, *own)}.safetensors"
+    file = CachedFile(path, feature_key(tower, source, *own), lambda line: print(line, file=sys.stderr))
+    kept = file.read()
+    if kept is not None:
+        return kept["index"].tolist(), kept["embeddings"]
+    index, embeddings = _compute(tower, source, skip_broken)
+    try:
+        file.write(entry("index", torch.tensor(index)), entry("embeddings", embeddings))
+        for other in set(folder.glob("step-*.safetensors")) - set(folder.glob(f"step-{step:08d}-*")):
+            other.unlink(missing_ok=True)  # embeddings of earlier weights
+    except OSError as error:  # a read-only run can still be searched
+        print(f"the next search computes the embeddings again: {path}: {error.strerror}", file=sys.stderr)
+    return index, embeddings
 
 
 def _compute(tower: Embedder, source: Source, skip_broken: bool) -> tuple[list[int], Tensor]:
@@ -215,37 +227,3 @@ def _compute(tower: Embedder, source: Source, skip_broken: bool) -> tuple[list[i
     if not bool(embeddings.isfinite().all()):
         raise ValueError("run: the embeddings of its data are not finite: its training diverged; train it again")
     return index, embeddings
-
-
-def _read_kept(path: Path, count: int) -> tuple[list[int], Tensor] | None:
-    """Return the embeddings that `_keep` wrote; None if there is no readable file."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        kept = load_file(path)
-        index, embeddings = kept["index"].tolist(), kept["embeddings"]
-    except (OSError, SafetensorError, KeyError):
-        return None
-    fits = len(index) == len(embeddings) and all(0 <= number < count for number in index)
-    return (index, embeddings) if fits else None
-
-
-def _keep(path: Path, index: list[int], embeddings: Tensor) -> None:
-    """Write the embeddings under another name and rename the file, so that it is complete whenever it exists."""
-    from safetensors.torch import save
-
-    temporary = path.with_suffix(f".{os.getpid()}")
-    try:
-        path.parent.mkdir(exist_ok=True)
-        temporary.write_bytes(save({"index": torch.tensor(index), "embeddings": embeddings.contiguous()}))
-        temporary.rename(path)
-        step = path.name.rpartition("-")[0]
-        for other in path.parent.glob("step-*.safetensors"):
-            if other.name.rpartition("-")[0] != step:  # embeddings of earlier weights
-                other.unlink(missing_ok=True)
-    except OSError as error:  # a read-only run can still be searched
-        print(f"the next search computes the embeddings again: {path}: {error.strerror}", file=sys.stderr)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()

@@ -132,7 +132,8 @@ class StudyRun(_StudyOptions):
     """Number of runs at a time on this machine: separate processes on a CPU (default 1); on a GPU, runs that take turns
     (default 2)."""
     executor: str = "local"
-    """Where runs are executed: local, or ray for a Ray cluster whose nodes share --runs-dir."""
+    """Where runs are executed: local; ray for a Ray cluster whose nodes share --runs-dir; or slurm:FILE for a Slurm array, with a
+    FILE like that of `train --executor`."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets; missing ones are downloaded to it."""
 

@@ -9,21 +9,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from contrapose.lab.cli.commands import COMMAND_LINE
 from contrapose.lab.cli.config_option import ConfigOption, with_config
 from contrapose.lab.cli.display import training_display
 from contrapose.lab.cli.dry_run import dry_run
 from contrapose.lab.cli.progress import format_duration
 from contrapose.lab.devices import own_device
+from contrapose.lab.jobs.description import JobDescription, check_executor, read_description
+from contrapose.lab.jobs.resumable import Resumable, run_command_line
 from contrapose.lab.modalities.progress import allow_progress_bars
 from contrapose.lab.settings import Settings
 from contrapose.lab.training import PRESETS, Run, Trainer, resolve
 from contrapose.lab.training.checkpoints.kept import best_epoch
 from contrapose.lab.training.collapse import describe_collapse
 from contrapose.lab.training.locks import lock_directory
+from contrapose.lab.training.negatives import describe_negatives
 from contrapose.lab.training.options import make_run
-from contrapose.lab.training.processes import leave_process_group
+from contrapose.lab.training.processes import check_world_size, leave_process_group
 from contrapose.lab.training.records.extra_metrics import recorded_measures
 from contrapose.lab.training.records.files import read_records
+from contrapose.lab.training.records.recorder import parse_sinks
 from contrapose.lab.training.run import AUTO
 from contrapose.lab.training.score_baselines import BASELINE_CHOICES, Baselines, describe_no_gain, score_baselines
 from contrapose.lab.training.sources import check_init
@@ -40,6 +45,7 @@ _IN_CONFIG = {
     "worker_timeout": "float",
     "device": "str",
     "pack": "bool",
+    "log": "str",
 }
 
 
@@ -78,17 +84,26 @@ class Train(ConfigOption):
     data_root: Path | None = None
     """Directory of downloaded data sets; missing ones are downloaded to it. Default: data."""
     pack: bool = False
-    """Copy a folder's images, decoded and resized, once to a file in packed/ under --data-root, which this and later runs read
-    at once, even if it is larger than the memory. It affects the speed but not the results; --stream is not needed."""
+    """Copy a folder's images, decoded and resized, once to a file in the user's cache folder (CONTRAPOSE_CACHE), which this and
+    later runs read at once, even if it is larger than the memory. It affects the speed but not the results; --stream is not
+    needed."""
     workers: int | None = None
     """Number of processes that decode images, with --stream; default: one for each core that the run may use. It affects the
     speed but not the results."""
     worker_timeout: float | None = None
-    """Seconds to wait for a batch from the workers before training fails; default: 300. Increase it for very slow disks."""
+    """Seconds to wait for a batch from the workers, or for a sign of life from the other processes of a run on several GPUs,
+    before training fails; default: 300. Increase it for very slow disks."""
     baselines: str = "auto"
     """Scores without training to print beside the run's scores: raw pixels or tf-idf, the untrained encoder, and chance.
     Each takes the time of one evaluation at the end. auto: all of them for up to 100,000 labelled samples, and chance for
     more; all; none."""
+    executor: str = "local"
+    """Where to train: local, in this process; slurm:FILE, in a job that submitit submits to Slurm, and submits again after
+    preemption and at the time limit; or local:FILE, in a job on this machine, for trying a file. FILE is TOML with lines such as
+    hours = 24, nodes = 2 and gpus_per_node = 4 (docs/several-gpus.md). A job needs --out."""
+    log: str = ""
+    """What shows the records of each epoch beside TensorBoard, separated by commas: wandb, trackio. Both keep them on this
+    machine, unless their own variables, such as WANDB_MODE, say otherwise. It does not affect the results."""
     extend: bool = False
     """Continue the run in --out to more --epochs than it was started with. From the current step on, a cosine learning rate
     then follows the schedule for the new total number of epochs."""
@@ -102,6 +117,8 @@ class Train(ConfigOption):
         """Train with the settings in a config file and on the command line."""
         log_choice = _ignore if _rank() else ignore_closed_output(print)
         check_known("baselines", self.baselines, BASELINE_CHOICES)
+        check_executor(self.executor, "local", "slurm:FILE", "local:FILE")
+        job = None if self.executor == "local" else read_description(self.executor)
         requested = make_run(
             self.given, preset=self.preset, config=config, temperature=self.temperature, log=log_choice
         )
@@ -113,6 +130,8 @@ class Train(ConfigOption):
             if requested.eval_data:
                 requested.kind.check_data(requested.eval_data, "eval_data")
             world_size = int(os.environ.get("WORLD_SIZE", "1"))
+            if job is not None:
+                world_size = job.world_size
             run = resolve(requested, own_device(), log=log, folder=self.out, world_size=world_size)
             for name in self.given.keys() - requested.auto_settings:  # `resolve` logs those
                 if self.given[name] == AUTO.get(name):
@@ -127,13 +146,16 @@ class Train(ConfigOption):
             if self.dry_run:
                 dry_run(run, folder, extend=self.extend, log=log, **trainer_options)
                 return
+            if job is not None:
+                self._submit(job, run)
+                return
             # Only rank 0 takes the lock: if every torchrun process tried, all but one would be refused.
             if not _rank() and not stack.enter_context(lock_directory(folder)):
                 raise ValueError(
                     f"out: another process is training in {folder}; wait until it ends, or use another --out"
                 )
             with allow_progress_bars():
-                for line in run.kind.pack_to_cache(run, self.data_root, run.view_maker()) if self.pack else ():
+                for line in run.kind.pack_to_cache(run, run.view_maker()) if self.pack else ():
                     log(line)
                 trainer = Trainer(
                     run,
@@ -151,6 +173,7 @@ class Train(ConfigOption):
             log(f"{len(train):,} {display.noun} of {train.name} on {trainer.device}, into {folder}")
             if "(" not in run.loss:
                 log(f"loss {run.loss}: {run.objective}")
+            log(f"negatives: {describe_negatives(trainer)}")
             where, shorter = "CPU" if trainer.device.type == "cpu" else "GPU", _shorter_runs(requested, trainer)
             display.on_estimate = lambda seconds: log(_how_to_shorten(seconds, where, shorter))
             scores = trainer.train()
@@ -162,6 +185,18 @@ class Train(ConfigOption):
                 log(line)
         leave_process_group()
 
+    def _submit(self, job: JobDescription, run: Run) -> None:
+        """Submit a job that executes this command, and print how to follow and cancel it."""
+        if self.out is None:  # the default name depends on the device, and the job's may differ from this one
+            raise ValueError("out: a job needs --out, the directory of its run, which also gets the job's log")
+        check_world_size(run, job.world_size)
+        work = Resumable(run_command_line, *COMMAND_LINE.get(), "--executor", "local")
+        submitted = job.submit([work], self.out / "jobs", name=self.out.name)[0]
+        where = "Slurm" if job.cluster == "slurm" else "this machine"
+        print(f"job        {submitted.job_id} on {where}: {job.in_words()}, for up to {job.hours:g} h at a time")
+        print(f"log        {submitted.paths.stdout}")
+        print(f"cancel     {job.how_to_cancel(submitted)}    (saves the last step; the same command resumes)")
+
     def _trainer_options(self) -> dict[str, Any]:
         """Return the options that `Trainer` takes; raise ValueError if they are out of range."""
         workers = default_workers() if self.workers is None else self.workers
@@ -170,7 +205,8 @@ class Train(ConfigOption):
         check_number("worker_timeout", timeout, above=0)
         if self.dry_run and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError("dry_run: expected one process, but torchrun started several; run it without torchrun")
-        return {"data_root": self.data_root, "workers": workers, "worker_timeout": timeout}
+        sinks = parse_sinks(self.log)
+        return {"data_root": self.data_root, "workers": workers, "worker_timeout": timeout, "sinks": sinks}
 
 
 def _summary(trainer: Trainer, scores: Mapping[str, float], baselines: Baselines, folder: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ from contrapose.lab.evaluation.features import check_part
 from contrapose.lab.evaluation.linear import Probe
 from contrapose.lab.modalities import Reader, ViewMaker
 from contrapose.randomness import permutation
-from contrapose.validate import check_index
+from contrapose.validate import NotFinite, check_index
 
 
 def probe_augmented(
@@ -49,7 +49,7 @@ def probe_augmented(
         seed=seed,
     )
     if not bool(rows.finite):
-        raise ValueError(f"train: features of some images with augmentation ({probe.augment}) are not finite")
+        raise NotFinite(f"train: features of some images with augmentation ({probe.augment}) are not finite")
     return scores
 
 

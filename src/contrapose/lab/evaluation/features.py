@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from contrapose.validate import check_embeddings, check_index, check_values
+from contrapose.validate import NotFinite, check_embeddings, check_index, check_values
 
 
 @torch.no_grad()
@@ -33,4 +33,5 @@ def check_part(name: str, x: Tensor, labels: Tensor) -> None:
     smallest, finite = labels.min(), x.isfinite().all(1)
     check_values(smallest >= 0, lambda: f"{name}_labels: expected class numbers from 0 on, got {int(smallest)}")
     # The nearest neighbours of a NaN are arbitrary, yet would give an accuracy.
-    check_values(finite, lambda: f"{name}: features of image {int((~finite).nonzero()[0])} are not finite")
+    if not bool(finite.all()):
+        raise NotFinite(f"{name}: features of sample {int((~finite).nonzero()[0])} are not finite")

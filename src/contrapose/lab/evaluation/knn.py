@@ -52,7 +52,7 @@ class KNN:
         check_labelled(train, train_labels, test, test_labels)
         if self.k > len(train):
             raise ValueError(
-                f"k: expected at most {len(train)} neighbours, the number of training images, got {self.k}"
+                f"k: expected at most {len(train)} neighbours, the number of training samples, got {self.k}"
             )
         classes = int(train_labels.max()) + 1
         # The similarities, 50,000 × 10,000 for CIFAR, are reduced to votes in blocks of rows and never stored as a whole.

@@ -179,8 +179,8 @@ class Modality(ABC, Generic[V]):
         """Write a packed copy of a data set, which is faster to read, and yield lines about it."""
         raise ValueError(f"path: only a folder of images can be packed, got {settings.data}")
 
-    def pack_to_cache(self, settings: DataSettings, root: Path | None, views: V) -> Iterator[str]:
-        """Write a packed copy of a run's data under `root`, which `load` then uses, unless there is one; yield lines about it."""
+    def pack_to_cache(self, settings: DataSettings, views: V) -> Iterator[str]:
+        """Write a packed copy of a run's data to the cache folder, where `load` finds it, unless there is one; yield lines."""
         raise ValueError(f"pack: only a folder of images can be packed, got {settings.data}")
 
     def convert(self, path: Path, out: Path, *, to: str, samples_per_file: int) -> Iterator[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import tarfile
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+
+from contrapose.lab.modalities.tars import DAMAGES, open_tar
 
 # Names of splits. Karpathy's "restval" are COCO validation images that are used for training.
 SPLITS = {
@@ -77,9 +78,9 @@ def first_tar(path: Path) -> Path | None:
 def has_captions(tar: Path) -> bool:
     """Return whether the first members of a tar include captions and no classes; True if it cannot be read."""
     try:
-        with tarfile.open(tar, "r:") as file:
+        with open_tar(tar) as file:
             endings = {match[2].lower() for info in islice(file, _LOOKED_AT) if (match := MEMBER.fullmatch(info.name))}
-    except (tarfile.TarError, OSError, ValueError, EOFError):
+    except (OSError, *DAMAGES):
         return True  # reading captions reports what is wrong with it
     return "cls" not in endings and bool(endings & {"txt", "json"})
 

@@ -1,10 +1,23 @@
-"""Files that are stored inside larger ones, called shards, and read in place: members of tars, samples of LitData's chunks."""
+"""Files on disk, and files inside larger ones, called shards, read in place: members of tars, samples of LitData's chunks."""
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
+
+
+def check_regular(path: Path) -> int:
+    """Return the size of a file; refuse what is not a regular file, because opening a named pipe would block forever."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:  # the system's message would repeat the path
+        is_link = path.is_symlink()
+        raise ValueError("it is a link to a file that does not exist" if is_link else "it does not exist") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is not a regular file")
+    return status.st_size
 
 
 @runtime_checkable

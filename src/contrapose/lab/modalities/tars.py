@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from contrapose.lab.modalities.stored_files import ShardMember
 
-# Errors that `tarfile` raises for damaged headers: its own, and errors from failed conversions to numbers and text.
-_DAMAGES = (tarfile.TarError, ValueError, OverflowError, EOFError)
+# Errors that `tarfile` raises for damaged headers: its own, errors from failed conversions to numbers and text, and one for a
+# thousand headers that each extend the next one.
+DAMAGES = (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError)
+_LONGEST_HEADER = 2**20  # bytes of a name or of attributes; real ones have hundreds
 
 
 @dataclass(frozen=True)
@@ -22,17 +26,42 @@ class TarListing:
     problem: str  # a predicate for a message, such as "is cut off after a.jpg"; empty if the tar is complete
 
 
+class _HeaderReader(io.BufferedReader):
+    """A tar of which only headers are read, and no more than a header needs: `tarfile` believes the size that one claims."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path))
+        self._end = os.path.getsize(path)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= _LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header claims {size} bytes for a name or attributes")
+        return super().read(size)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        if offset > self._end:  # which the system refuses without the file's name, if it is far enough
+            raise tarfile.ReadError("it ends inside a member")
+        return super().seek(offset, whence)
+
+
+@contextmanager
+def open_tar(path: Path) -> Iterator[tarfile.TarFile]:
+    """Open an uncompressed tar to list its members; `DAMAGES` are the errors of a damaged one."""
+    with _HeaderReader(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        yield tar
+
+
 def list_tar(path: Path) -> TarListing:
     """List the files in an uncompressed tar by reading only its headers."""
     members, size, problem = [], os.path.getsize(path), ""
     try:
-        with tarfile.open(path, "r:") as tar:
+        with open_tar(path) as tar:
             for info in _increasing(tar):
                 # Sparse files are stored in pieces, and links have no content.
                 if info.isreg() and not info.issparse() and info.offset_data + info.size <= size:
                     members.append(ShardMember(path, info.offset_data, info.size, printable(info.name)))
             problem = "" if _ends_at(path, tar.offset) else "is cut off or damaged"
-    except _DAMAGES as error:
+    except DAMAGES as error:
         if not members:
             raise ValueError(f"data: {path} cannot be read as an uncompressed tar: {error}; {_advice(path)}") from None
         problem = "is cut off or damaged"

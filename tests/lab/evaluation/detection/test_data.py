@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -114,6 +115,9 @@ XML = "VOC2007/Annotations/000000.xml"
         ("<ymax>[0-9]+", "<ymax>many", "000000.xml: expected a number in <bndbox><ymax>, got 'many'"),
         ("<ymax>[0-9]+</ymax>", "", "000000.xml: expected a number in <bndbox><ymax>, got None"),
         ("</annotation>", "", "000000.xml is not XML"),
+        ("<width>[0-9]+", "<width>1e400", "000000.xml: expected a number in <size><width>, got '1e400'"),
+        ("<height>[0-9]+", "<height>0", "000000.xml: expected a width and a height in pixels, got 40 and 0"),
+        ("^", '<?xml version="1.0" encoding="none"?>', "000000.xml is not XML"),
     ],
 )
 def test_broken_voc_annotations(voc: Path, old: str, new: str, message: str) -> None:
@@ -131,7 +135,7 @@ def test_missing_files_of_voc(voc: Path) -> None:
         read_detection_data(voc)
     annotation.write_text(text)
     image.rename(image.with_suffix(".gone"))
-    with pytest.raises(ValueError, match=re.escape(f"{image} does not exist, but {annotation} describes it")):
+    with pytest.raises(ValueError, match=re.escape(f"{image} does not exist, but {annotation} lists it")):
         read_detection_data(voc)
     image.with_suffix(".gone").rename(image)
     (voc / "VOC2007/ImageSets/Main/test.txt").unlink()
@@ -161,6 +165,19 @@ def first(content: dict[str, Any]) -> dict[str, Any]:
         (lambda c: c["images"][0].pop("width"), "one of its images has no width"),
         (lambda c: c["images"][1].update(id=1), "two of its images have the same id"),
         (lambda c: c["images"][0].update(file_name="gone.jpg"), "gone.jpg does not exist"),
+        (lambda c: c["images"][0].update(file_name="../../x.jpg"), "lists '../../x.jpg', which is outside of"),
+        (lambda c: c["images"][0].update(file_name=None), "the file_name of one of its images is not a text: None"),
+        (lambda c: c["images"][0].update(width=1e9), "image 1: 1000000000.0 × 40 pixels are more than 178 megapixels"),
+        (
+            lambda c: c["images"][0].update(height=None),
+            "image 1: expected a width and a height in pixels, got 40 and None",
+        ),
+        (lambda c: c["images"].append(None), "expected an object for each of its images, got None"),
+        (lambda c: c["images"][0].update(id=[1]), "expected a number as the id of each of its images, got [1]"),
+        (lambda c: c["categories"].append({"id": 1, "name": "x"}), "two of its categories have the same id"),
+        (lambda c: first(c).update(image_id=[1]), "annotation 1 is of image [1], which the file does not list"),
+        (lambda c: first(c).update(bbox=[1, 2, float("inf"), 4]), "expected a bbox of 4 numbers, got [1, 2, inf, 4]"),
+        (lambda c: first(c).update(iscrowd=[]), "annotation 1: expected 0 or 1 for iscrowd, got []"),
     ],
 )
 def test_broken_coco_annotations(coco: Path, change: Callable[[dict[str, Any]], object], message: str) -> None:
@@ -174,8 +191,70 @@ def test_broken_coco_annotations(coco: Path, change: Callable[[dict[str, Any]], 
 def test_masks_are_needed_only_if_they_are_asked_for(coco: Path) -> None:
     edit_json(coco / "annotations/instances_train2017.json", lambda c: first(c).pop("segmentation"))
     read_detection_data(coco)
-    with pytest.raises(ValueError, match=r"masks: annotation 1 of .* has no segmentation; omit --masks"):
+    with pytest.raises(
+        ValueError, match=r"masks: .*instances_train2017.json: annotation 1 has no segmentation; omit --masks"
+    ):
         read_detection_data(coco, masks=True)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ([[1, 2, 3, 4]], "its segmentation has [1, 2, 3, 4], expected the x and y of at least 3 points"),
+        ([[1, 2, 3, 4, 5, None]], "expected the x and y of at least 3 points"),
+        ([[0, 0, 1e9, 0, 0, 9]], "has a polygon that is not in its image"),
+        ([[0, 0, 40, 40] * 10_000], "has an outline of more than 1,000,000 pixels"),
+        ("polygon", "is neither a list of polygons nor an object with size and counts"),
+        ({"size": [9, 9], "counts": [81]}, "has the size [9, 9], expected that of its image, [40, 40]"),
+        ({"size": [40, 40], "counts": [1600, -1]}, "has counts that are not lengths of runs of pixels"),
+        (
+            {"size": [40, 40], "counts": [1, 2**31]},
+            "has counts of 2.14748365e+09 pixels in all, but its image has 1,600",
+        ),
+        ({"size": [40, 40], "counts": "o" * 20}, "has counts that are not lengths of runs of pixels"),
+        ({"size": [40, 40], "counts": "111"}, "has counts of 3 pixels in all, but its image has 1,600"),
+    ],
+)
+def test_bad_masks_are_refused_before_they_are_drawn(coco: Path, mask: Any, message: str) -> None:
+    """pycocotools draws them in C and would end the process."""
+    path = coco / "annotations/instances_train2017.json"
+    edit_json(path, lambda c: first(c).update(segmentation=mask))
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        read_detection_data(coco, masks=True)
+    assert str(error.value).startswith(f"masks: {path}: annotation 1")
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_masks_of_runs_are_those_of_polygons(coco: Path, compressed: bool) -> None:
+    from pycocotools import mask as masks
+
+    path = coco / "annotations/instances_train2017.json"
+    before = read_detection_data(coco, masks=True).train
+
+    def encode(content: dict[str, Any]) -> None:
+        for number, annotation in enumerate(content["annotations"]):
+            if compressed:
+                runs = masks.merge(masks.frPyObjects(annotation["segmentation"], 40, 40))
+                annotation["segmentation"] = {"size": [40, 40], "counts": runs["counts"].decode()}
+            else:
+                drawn = before.coco.annToMask(before.coco.anns[number + 1])
+                changes = np.flatnonzero(np.diff(drawn.T.reshape(-1), prepend=0))
+                annotation["segmentation"] = {"size": [40, 40], "counts": np.diff([0, *changes, 1600]).tolist()}
+
+    edit_json(path, encode)
+    after = read_detection_data(coco, masks=True).train
+    for number in range(len(before)):
+        assert torch.equal(before[number][1]["masks"], after[number][1]["masks"])
+
+
+def test_lists_that_lead_out_of_the_folder_or_are_not_text(voc: Path) -> None:
+    path = voc / "VOC2007/ImageSets/Main/trainval.txt"
+    path.write_text("../../x\n")
+    with pytest.raises(ValueError, match=r"Main in .* lists '\.\./\.\./x', which is outside of Annotations/"):
+        read_detection_data(voc)
+    path.write_bytes(b"000000\nch\xe2teau\n")
+    with pytest.raises(ValueError, match=r"trainval.txt is not UTF-8: byte 10 is 0xe2"):
+        read_detection_data(voc)
 
 
 def test_crowds_and_boxes_without_area_are_not_learned(coco: Path) -> None:

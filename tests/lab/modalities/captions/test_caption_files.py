@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import pickle
+import re
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,9 +20,11 @@ from PIL import Image
 from pyarrow import parquet
 
 from contrapose.lab.modalities.captions.files import CaptionList, is_captions, open_captions
+from contrapose.lab.modalities.captions.load import list_captions
 from contrapose.lab.modalities.images.inputs import decode
 from contrapose.lab.modalities.images.stream import Files, StreamedImages, whole
 from contrapose.lab.modalities.images.views import Recipe, Views
+from contrapose.lab.modalities.modality import DataSettings
 from contrapose.lab.modalities.shards import expand_braces
 from contrapose.lab.modalities.stored_files import ShardMember
 
@@ -126,14 +129,36 @@ def test_parquet(tmp_path: Path) -> None:
     assert by_name(open_captions(folder)) == CAPTIONS
 
 
-def test_images_are_beside_the_file_or_anywhere_by_their_path(tmp_path: Path) -> None:
-    names = ["mine/a.jpg", "mine/train/b.jpg", "mine/.hidden/c.png", "other/d.jpg", "other/e.jpg"]
-    written = ["./a.jpg", "train/b.jpg", ".hidden/c.png", "../other/d.jpg", str(tmp_path / "other" / "e.jpg")]
+def test_images_are_anywhere_in_the_folder(tmp_path: Path) -> None:
+    names = ["mine/a.jpg", "mine/train/b.jpg", "mine/.hidden/c.png", "mine/sub/d.jpg", "mine/e.jpg"]
+    written = ["./a.jpg", "train/b.jpg", ".hidden/c.png", "x/../sub/d.jpg", str(tmp_path / "mine" / "e.jpg")]
     (tmp_path / "mine").mkdir()
     folder_of(tmp_path, {"mine/captions.csv": "".join(f"{name},text\n" for name in written)}, names)
     assert [image.name for image in open_captions(tmp_path / "mine").images] == [
         "a.jpg", "b.jpg", "c.png", "d.jpg", "e.jpg",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["../other/d.jpg", "../../d.jpg", "images/../../other/d.jpg", "/etc/hostname", "..\\other\\d.jpg"]
+)
+@pytest.mark.parametrize("table", ["captions.csv", "split.csv"])
+def test_a_row_that_leads_out_of_the_folder(name: str, table: str, tmp_path: Path) -> None:
+    """A table from elsewhere must not choose which files are read."""
+    rows = {"captions.csv": "a.jpg,text\nb.jpg,text\n", "split.csv": "image,split\na.jpg,train\nb.jpg,train\n"}
+    rows[table] += f"{name},{'text' if table == 'captions.csv' else 'train'}\n"
+    folder_of(
+        tmp_path,
+        {f"mine/{file}": content for file, content in rows.items()},
+        ["mine/images/a.jpg", "mine/images/b.jpg", "other/d.jpg"],
+    )
+    line = 3 if table == "captions.csv" else 4
+    refused = f"{tmp_path}/mine/{table}, line {line} names {name.replace(chr(92), '/')!r}, which is outside of {tmp_path}/mine; correct it"
+    with pytest.raises(ValueError, match=re.escape(refused)):
+        open_captions(tmp_path / "mine")
+    listed = open_captions(tmp_path / "mine", skip_broken=True)
+    assert [image.name for image in listed.images] == ["a.jpg", "b.jpg"]
+    assert any("rows or members that cannot be used are left out" in note for note in listed.notes)
 
 
 def test_a_linked_folder_of_images(tmp_path: Path) -> None:
@@ -164,6 +189,32 @@ def test_parts_of_a_file_beside_the_captions(tmp_path: Path) -> None:
     (folder / "split.tsv").write_text("a.jpg\ttrain\n")
     assert "2 of 3 images of" in refusal(folder)
     assert open_captions(folder, skip_broken=True).splits == ("train",)
+
+
+def test_every_name_of_a_split_is_known(tmp_path: Path) -> None:
+    """Karpathy's restval images are trained on, as in the papers that use the split."""
+    for split, names in {
+        "train": ("train", "training", "restval"),
+        "val": ("val", "valid", "validation", "dev"),
+        "test": ("test", "testing"),
+    }.items():
+        for name in (*names, names[-1].upper()):
+            content = f"a.jpg\ttrain\nb.jpg\t{name}\nc.png\ttest\n"
+            folder = folder_of(tmp_path / name, dict([FORMS["flickr8k"]]) | {"split.tsv": content})
+            assert open_captions(folder).splits == ("train", split, "test")
+
+
+def test_a_validation_split_is_not_used_where_there_is_a_test_split(tmp_path: Path) -> None:
+    def divide(parts: dict[str, str]) -> tuple[list[int], list[int]]:
+        split = "".join(f"{name}\t{part}\n" for name, part in parts.items())
+        folder = folder_of(tmp_path, dict([FORMS["flickr8k"]]) | {"split.tsv": split})
+        listed = list_captions(DataSettings(data=str(folder)))
+        return listed.train.tolist(), listed.test.tolist()
+
+    assert divide(PARTS) == ([0], [1])  # the third image, of the validation split, is in neither
+    assert divide({**PARTS, "b.jpg": "train"}) == ([0, 1], [2])
+    with pytest.raises(ValueError, match="says which images are val or test, and none that are train"):
+        divide({**PARTS, "a.jpg": "val"})
 
 
 def test_parts_of_a_column(tmp_path: Path) -> None:
@@ -327,6 +378,15 @@ def test_several_tars(tmp_path: Path) -> None:
     assert "do not exist: " in message
     folder_of(tmp_path, {})
     assert not is_captions(tmp_path)  # a folder of images with the tars that they were unpacked from
+
+
+def test_the_split_in_a_json_wins_over_the_name_of_its_tar(tmp_path: Path) -> None:
+    own = [("8.jpg", image_bytes("8.jpg")), ("8.json", json.dumps({"caption": "eight", "split": "test"}).encode())]
+    write_tar(tmp_path / "s-train.tar", [*samples(2), *own])
+    write_tar(tmp_path / "s-val.tar", samples(1, start=5))
+    opened = open_captions(tmp_path)
+    splits = {image.name: split for image, split in zip(opened.images, opened.splits, strict=True)}
+    assert splits == {"0000.jpg": "train", "0001.jpg": "train", "8.jpg": "test", "0005.jpg": "val"}
 
 
 def test_patterns() -> None:

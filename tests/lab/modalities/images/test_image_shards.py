@@ -13,10 +13,16 @@ from streaming import write_folder
 from contrapose.lab.cli import main
 from contrapose.lab.modalities import recognise
 from contrapose.lab.modalities.images.file_list import MemberList
-from contrapose.lab.modalities.images.image_shards import INDEX, write_shards
+from contrapose.lab.modalities.images.image_shards import write_shards
 from contrapose.lab.modalities.images.load import load
 from contrapose.lab.modalities.images.stream import Files
 from contrapose.lab.modalities.stored_files import ShardMember
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CONTRAPOSE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "shards"
 
 
 @pytest.fixture
@@ -59,9 +65,14 @@ def test_tars_have_the_images_and_classes_of_their_folder(shards: Path, tmp_path
     assert 0 < first.sum() < 15  # a tar has images of all classes
 
 
-def test_an_index_on_disk_is_used_until_a_tar_changes(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = load(str(shards)).train
-    assert (shards / INDEX).is_file()
+def test_an_index_on_disk_is_used_until_a_tar_changes(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = load(str(shards))
+    before = listed.train
+    assert listed.notes == ()
+    (index,) = cache.iterdir()
+    assert index.name.startswith("shards-")
     with monkeypatch.context() as patched:
         patched.setattr("contrapose.lab.modalities.images.image_shards.list_tar", None)  # no tar is listed
         again = load(str(shards)).train
@@ -69,14 +80,33 @@ def test_an_index_on_disk_is_used_until_a_tar_changes(shards: Path, monkeypatch:
     assert again.fingerprint == before.fingerprint
     assert torch.equal(again.labels, before.labels)  # type: ignore[arg-type]
     write_tar(shards / "train-000000.tar", {"1.png": png(shards), "1.cls": b"1"})
-    assert len(load(str(shards)).train) == 26
-    (shards / INDEX).write_bytes(b"damaged")
-    assert len(load(str(shards)).train) == 26
+    changed = load(str(shards))
+    assert len(changed.train) == 26
+    assert changed.notes == (f"cache: {index} was computed from other data or settings; it is computed again",)
+    content = index.read_bytes()
+    for damaged in (b"damaged", content[:-1], content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]):
+        index.write_bytes(damaged)
+        split = load(str(shards))
+        assert list(split.train.paths) == list(changed.train.paths)
+        assert split.notes[0].startswith(f"cache: {index} ")
+        assert load(str(shards)).notes == ()
+    assert sorted(path.suffix for path in shards.iterdir()) == [".tar"] * 6 + [".txt"]
 
 
-def test_a_folder_that_cannot_be_written_to(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_to(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index is written below /proc, where even root cannot write."""
-    monkeypatch.setattr("contrapose.lab.modalities.images.image_shards.INDEX", "/proc/contrapose-index.safetensors")
+    monkeypatch.setenv("CONTRAPOSE_CACHE", "/proc/contrapose")
+    for _ in range(2):
+        split = load(str(shards))
+        assert len(split.train) == 40
+        (note,) = split.notes
+        assert note.startswith("cache: /proc/contrapose/shards/shards-")
+        assert note.endswith("and is not kept; set CONTRAPOSE_CACHE to use another folder")
+
+
+def test_the_index_of_an_earlier_version_is_ignored(shards: Path) -> None:
+    (shards / "contrapose-index.safetensors").write_bytes(b"anything")
+    assert recognise(str(shards)) == "images"
     assert len(load(str(shards)).train) == 40
 
 

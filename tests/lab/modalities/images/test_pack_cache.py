@@ -42,16 +42,17 @@ TRAINING += ["--metrics", "0", "--knn", "2", "--baselines", "none"]
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataSettings:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CONTRAPOSE_CACHE", "cache")  # relative to the working directory at that time
     write_folder(tmp_path / "mine")
     return DataSettings(data="mine")
 
 
 def pack(settings: DataSettings) -> list[str]:
-    return list(IMAGES.pack_to_cache(settings, None, VIEWS))
+    return list(IMAGES.pack_to_cache(settings, VIEWS))
 
 
 def copies() -> list[Path]:
-    return sorted(Path("data/packed").glob("*.safetensors"))
+    return sorted(Path("cache/packed").resolve().glob("*.safetensors"))
 
 
 CHANGES: list[dict[str, object]] = [
@@ -110,7 +111,7 @@ def test_a_copy_is_found_and_a_changed_folder_packed_again(
     assert len(copies()) == 1  # in the place of the old one
     assert isinstance(IMAGES.load(settings, None, VIEWS).train, PackedImages)
     pack(replace(settings, hold_out=0.5))
-    list(IMAGES.pack_to_cache(settings, None, Views.named("simclr-cifar", size=24)))
+    list(IMAGES.pack_to_cache(settings, Views.named("simclr-cifar", size=24)))
     assert len(copies()) == 3
     assert not isinstance(IMAGES.load(replace(settings, stream=True), None, VIEWS).train, PackedImages)
 
@@ -119,11 +120,13 @@ def test_damaged_copies_are_not_used(settings: DataSettings) -> None:
     pack(settings)
     (path,) = copies()
     content = path.read_bytes()
-    for damaged in (content[:-1], content[:100], b""):
+    pixels = IMAGES.load(settings, None, VIEWS).train.pixels.clone()  # type: ignore[attr-defined]
+    flipped = content[:-9999] + bytes([content[-9999] ^ 1]) + content[-9998:]
+    for damaged in (content[:-1], content[:100], b"", flipped):
         path.write_bytes(damaged)
         assert not isinstance(IMAGES.load(settings, None, VIEWS).train, PackedImages)
         assert len(pack(settings)) == 1
-        assert path.read_bytes() == content
+        assert torch.equal(IMAGES.load(settings, None, VIEWS).train.pixels, pixels)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -136,13 +139,23 @@ def test_damaged_copies_are_not_used(settings: DataSettings) -> None:
 def test_what_cannot_be_packed(change: dict[str, object], message: str, settings: DataSettings) -> None:
     with pytest.raises(ValueError, match=message):
         pack(replace(settings, **change))  # type: ignore[arg-type]
-    assert not Path("data").exists()
+    assert not Path("cache").exists()
+
+
+def test_a_cache_folder_that_cannot_be_written(settings: DataSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTRAPOSE_CACHE", "/proc/contrapose")
+    (line,) = pack(settings)
+    assert line.startswith("cache: /proc/contrapose/packed/mine-16-")
+    assert "cannot be written (" in line
+    assert len(IMAGES.load(settings, None, VIEWS).train) == 40
 
 
 def test_a_full_disk(settings: DataSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(ValueError, match=r"pack: 80 images of 16 × 16 pixels need 0.0 GB, but data/packed has 0.0 GB"):
+    with pytest.raises(
+        ValueError, match=r"pack: 80 images of 16 × 16 pixels need 0.0 GB, but .*/cache/packed has 0.0 GB"
+    ):
         pack(settings)
     assert copies() == []
 
@@ -155,7 +168,7 @@ def test_a_run_with_a_packed_copy_has_the_same_weights_and_name(
         main(["train", "--data", "mine", *TRAINING, *options])
         output = capsys.readouterr().out
         assert ("packing the images of mine once" in output) == (number == 1)
-        assert ("read from the packed copy data/packed/mine-16-" in output) == (number > 0)
+        assert (f"read from the packed copy {Path.cwd()}/cache/packed/mine-16-" in output) == (number > 0)
         (folder,) = (path for path in Path("runs").iterdir() if path.is_dir())
         (tensors,) = folder.glob("checkpoints/*/tensors.safetensors")
         results.add((folder.name, tensors.read_bytes()))
@@ -187,10 +200,10 @@ main(["train", "--data", "mine", *sys.argv[2:], "--pack"])
     killed.communicate(timeout=60)
     assert killed.returncode == -signal.SIGKILL
     assert copies() == []
-    assert [path.suffix for path in Path("data/packed").iterdir() if path.stat().st_size] == [".part"]
+    assert [path.suffix for path in Path("cache/packed").iterdir() if path.stat().st_size] == [".part"]
     both = [start("train", "--out", name) for name in "ab"]
     outputs = [process.communicate(timeout=120)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
     assert sorted("packing the images" in output for output in outputs) == [False, True]
     assert all("read from the packed copy" in output for output in outputs)
-    assert not list(Path("data/packed").glob(".*.part"))
+    assert not list(Path("cache/packed").glob(".*.part"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 
 from contrapose.lab.cli import main
 from contrapose.lab.modalities import DataSettings
@@ -109,6 +110,54 @@ def test_files_that_are_no_packed_copy(folder: Path, tmp_path: Path) -> None:
     save_file({"weight": torch.ones(1)}, out)
     with pytest.raises(ValueError, match="not a packed copy of a folder"):
         read_packed(out)
+
+
+def damaged(content: bytes) -> bytes:
+    return content[:-999] + bytes([content[-999] ^ 4]) + content[-998:]
+
+
+def test_a_changed_copy_is_refused(folder: Path) -> None:
+    """Any write changes the modification time; a copy that is intact is read whole once, and marked."""
+    out = packed(folder)
+    content, times = out.read_bytes(), (out.stat().st_atime_ns, out.stat().st_mtime_ns)
+    assert times[1] % 10**9 == 0
+    out.write_bytes(content)  # as after a copy from another disk
+    assert out.stat().st_mtime_ns != times[1]
+    read_packed(out)
+    assert out.stat().st_mtime_ns == times[1]
+    out.write_bytes(damaged(content))
+    with pytest.raises(
+        ValueError, match=r"a packed copy, is damaged: its checksum does not match; .*data pack .*photos -o"
+    ):
+        read_packed(out)
+    os.utime(out, ns=times)  # as after damage by the disk, which only reading the whole file would find
+    read_packed(out)
+
+
+def test_data_check_reads_the_whole_copy(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = packed(folder)
+    times = out.stat().st_atime_ns, out.stat().st_mtime_ns
+    main(["data", "check", str(out)])
+    assert f"{out} has the bytes that were written when it was packed" in capsys.readouterr().out
+    out.write_bytes(damaged(out.read_bytes()))
+    os.utime(out, ns=times)
+    with pytest.raises(SystemExit):
+        main(["data", "check", str(out)])
+    assert "its checksum does not match" in capsys.readouterr().err
+
+
+def test_a_copy_of_an_earlier_version_is_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from safetensors.torch import load, save_file
+
+    out = packed(folder)
+    with safe_open(out, "pt") as file:
+        metadata = file.metadata()
+    tensors = load(out.read_bytes())
+    del tensors["checksum"], metadata["written"], metadata["fingerprint"]
+    save_file(tensors, out, {**metadata, "format": "contrapose packed images 1"})
+    assert len(read_packed(out).train) == 10
+    main(["data", "check", str(out)])
+    assert "was packed by an earlier version, without a checksum" in capsys.readouterr().out
 
 
 def test_a_broken_file_leaves_nothing_behind(folder: Path) -> None:

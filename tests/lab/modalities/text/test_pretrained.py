@@ -153,9 +153,67 @@ def test_damaged_folders_are_refused(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"no tensors")
     assert "transformers cannot load" in refusal(folder)
     (folder / "config.json").write_text("{")
-    assert "transformers cannot load" in refusal(folder)
+    assert "config.json is not JSON" in refusal(folder)
     (folder / "modules.json").write_text("{")
-    assert "modules.json is not a JSON file" in refusal(folder)
+    assert "modules.json is not JSON" in refusal(folder)
+    for content in ("null", "7", '{"0": {}}', '["a"]', '[{"type": "Transformer"}]'):
+        (folder / "modules.json").write_text(content)
+        assert "modules.json: expected a" in refusal(folder)
+
+
+@pytest.mark.parametrize("pooling", [[], [True], "mean", None, 7])
+def test_a_pooling_file_that_is_no_object_is_refused(folder: Path, pooling: Any) -> None:
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    assert "1_Pooling/config.json: expected an object of JSON, got" in refusal(folder)
+
+
+@pytest.mark.parametrize("length", [-1, "long", [512], 0.5])
+def test_a_length_that_is_no_number_of_tokens_is_refused(folder: Path, length: Any) -> None:
+    edit(folder / "sentence_bert_config.json", max_seq_length=length)
+    assert "sentence_bert_config.json: expected a number of tokens, got" in refusal(folder)
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_attention_heads", 0), ("hidden_size", -12), ("type_vocab_size", 0)])
+def test_sizes_that_no_model_has_are_refused(folder: Path, name: str, value: int) -> None:
+    edit(folder / "config.json", **{name: value})
+    assert "transformers cannot load" in refusal(folder)
+
+
+def test_a_model_larger_than_its_weights_is_refused_before_it_is_built(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(folder / "config.json", vocab_size=10**10)
+    message = refusal(folder)
+    assert f"encoder: vocab_size in {folder / 'config.json'} would take 2,385 GiB of memory" in message
+    assert "if you trust it, set CONTRAPOSE_FILE_BUDGET=2385 (GiB)" in message
+    edit(folder / "config.json", vocab_size=2**21, hidden_size=1200)
+    assert f"encoder: the model in {folder} would take 10 GiB of memory" in refusal(folder)
+    edit(folder / "config.json", vocab_size=40, hidden_size=12, num_hidden_layers=200_000)
+    monkeypatch.setenv("CONTRAPOSE_FILE_BUDGET", "0.06")
+    assert f"encoder: the model in {folder} would take 1 GiB of memory" in refusal(folder)
+    monkeypatch.delenv("CONTRAPOSE_FILE_BUDGET")
+    edit(folder / "config.json", num_hidden_layers=1)
+    assert load_sentence_encoder(folder, device=CPU)(["q1"]).shape == (1, WIDTH)
+    monkeypatch.setenv("CONTRAPOSE_FILE_BUDGET", "1e-5")
+    assert f"encoder: the model in {folder} would take 1 GiB" in refusal(folder)
+
+
+def test_a_tokenizer_that_panics_is_refused(folder: Path) -> None:
+    """A panic of the tokenizers' Rust code is not an Exception."""
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Removed", "invert": False}
+    edit(folder / "tokenizer.json", pre_tokenizer=split)
+    encoder = load_sentence_encoder(folder, device=CPU)
+    with pytest.raises(ValueError, match=r"^encoder: transformers cannot encode texts with .*retry-limit"):
+        encoder(["a" * 30 + "b"])
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(folder: Path) -> None:
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    settings["model"]["vocab"]["q1"] = 1000
+    (folder / "tokenizer.json").write_text(json.dumps(settings))
+    encoder = load_sentence_encoder(folder, device=CPU)
+    with pytest.raises(ValueError, match=r"^encoder: transformers cannot encode texts with .*index out of range"):
+        encoder(["q1"])
 
 
 def test_code_in_a_folder_is_not_executed(folder: Path) -> None:

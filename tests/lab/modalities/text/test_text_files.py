@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import json
 import lzma
+import os
+import random
 import tempfile
+import time
 import tracemalloc
 from collections.abc import Callable
 from itertools import islice
@@ -324,3 +328,66 @@ def test_columns_of_a_file_with_a_header_by_number(tmp_path: Path) -> None:
     assert open_texts(path, columns=("3", "2")).columns == ("sentence2", "sentence1")
     with pytest.raises(ValueError, match="columns: expected one of id, sentence1, sentence2, got '4'"):
         open_texts(path, columns=("4",))
+
+
+@pytest.mark.parametrize("encoding", ["RLE_DICTIONARY", "DELTA_BYTE_ARRAY"])
+def test_a_text_that_is_stored_once_and_repeated_is_read_in_small_batches(tmp_path: Path, encoding: str) -> None:
+    path, length = tmp_path / "a.parquet", 10**6
+    options = {"use_dictionary": False, "column_encoding": encoding} if encoding == "DELTA_BYTE_ARRAY" else {}
+    parquet.write_table(pa.table({"text": ["a"] + ["a" * length] * 200}), path, compression="zstd", **options)
+    assert path.stat().st_size < 700
+    texts, before = open_texts(path, skip_broken=True), pa.total_allocated_bytes()
+    rows = texts.read()
+    assert next(rows) == (1, ("a",))
+    assert pa.total_allocated_bytes() - before < 100 * length  # all rows would take 200
+    assert sum(1 for _ in rows) == 200
+
+
+def test_a_page_that_is_too_large_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": ["a" * 10**6] * 200, "number": range(200)})
+    parquet.write_table(table, path, compression="zstd", use_dictionary=False, data_page_size=2**30)
+    before = pa.default_memory_pool().max_memory()
+    message = refusal(path)
+    assert f"data: a page of {path} would take 1 GiB of memory" in message
+    assert pa.default_memory_pool().max_memory() == before
+
+
+def test_damaged_parquet_files_are_read_or_refused(tmp_path: Path) -> None:
+    path, rng = tmp_path / "a.parquet", random.Random(0)
+    parquet.write_table(pa.table({"anchor": [f"text {i}" for i in range(50)], "positive": ["a", "b"] * 25}), path)
+    content = path.read_bytes()
+    for _ in range(300):
+        damaged = bytearray(content)
+        for _ in range(rng.randint(1, 3)):
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        with contextlib.suppress(ValueError):
+            rows(path)
+
+
+@pytest.mark.parametrize("ending", [".txt", ".csv", ".jsonl", ".parquet"])
+def test_what_is_not_a_regular_file_is_refused(tmp_path: Path, ending: str) -> None:
+    """Opening a named pipe would wait forever, and /dev/zero never ends."""
+    pipe, zero = tmp_path / f"pipe{ending}", tmp_path / f"zero{ending}"
+    os.mkfifo(pipe)
+    zero.symlink_to("/dev/zero")
+    for path in (pipe, zero):
+        assert f"data: {path} cannot be read: it is not a regular file" in refusal(path)
+
+
+def test_many_columns_take_linear_time(tmp_path: Path) -> None:
+    names = [f"c{number:04x}" for number in range(16_000)]
+    path = written(tmp_path, "a.tsv", "\t".join(names) + "\n" + "\t".join("x" * len(names)) + "\n")
+    start = time.process_time()
+    opened = open_texts(path, columns=names)
+    assert (len(opened), opened.unused) == (1, ())
+    assert open_texts(path, columns=names[:1]).unused == tuple(names[1:])
+    assert time.process_time() - start < 3
+
+
+def test_a_quotation_mark_that_is_not_closed_takes_linear_time(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", 'a,b\n"' + "x\n" * 60_000 + "c,d\n")
+    start = time.process_time()
+    assert rows(path, skip_broken=True)[-1] == ("c", "d")
+    assert time.process_time() - start < 2

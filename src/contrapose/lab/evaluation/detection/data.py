@@ -119,7 +119,7 @@ def read_detection_data(folder: str | Path, *, masks: bool = False) -> Detection
     folder = Path(folder)
     years, train_file, test_file = voc_folders(folder), coco_file(folder, "train"), coco_file(folder, "val")
     if train_file is not None and test_file is not None:
-        train, test = read_coco(train_file), read_coco(test_file)
+        train, test = (read_coco(file, masks=masks) for file in (train_file, test_file))
     elif years:
         if masks:
             raise ValueError(f"masks: {folder} is a VOC folder, whose annotations have boxes only; omit --masks")
@@ -134,8 +134,6 @@ def read_detection_data(folder: str | Path, *, masks: bool = False) -> Detection
 
 
 def _split(train: BoxIndex, test: BoxIndex, *, masks: bool, folder: Path) -> DetectionData:
-    if masks:
-        _check_masks((train, test), folder)
     data = DetectionData(BoxData(train, masks=masks, boxes_only=True), BoxData(test, masks=masks))
     if data.train.classes != data.test.classes:
         raise ValueError(f"data: the training and test annotations of {folder} have different classes")
@@ -145,10 +143,3 @@ def _split(train: BoxIndex, test: BoxIndex, *, masks: bool, folder: Path) -> Det
     without = len(train["images"]) - len(data.train)
     notes = (f"{without:,} training images without a box are left out",) if without else ()
     return DetectionData(data.train, data.test, notes)
-
-
-def _check_masks(indexes: Sequence[BoxIndex], folder: Path) -> None:
-    for index in indexes:
-        lacking = next((a for a in index["annotations"] if not a.get("segmentation")), None)
-        if lacking is not None:
-            raise ValueError(f"masks: annotation {lacking['id']} of {folder} has no segmentation; omit --masks")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from contrapose.lab.evaluation.detection.index import BoxIndex, clip_box
+from contrapose.lab.evaluation.detection.index import BoxIndex, check_size, clip_box, image_file, is_number
+from contrapose.lab.modalities.input_files import path_inside, read_bytes, read_text
 from contrapose.lab.modalities.progress import progress_bar
 from contrapose.validate import nearest
 
@@ -27,7 +29,7 @@ def voc_folders(folder: Path) -> list[Path]:
 def voc_classes(folder: Path) -> tuple[str, ...]:
     """Return the class names in classes.txt, one per line; without that file, the 20 classes of VOC."""
     path = folder / "classes.txt"
-    return tuple(path.read_text().split()) if path.exists() else VOC_CLASSES
+    return tuple(read_text(path).split()) if os.path.lexists(path) else VOC_CLASSES
 
 
 def read_voc(folders: Sequence[Path], image_set: str, classes: Sequence[str], *, difficult: bool) -> BoxIndex:
@@ -37,12 +39,14 @@ def read_voc(folders: Sequence[Path], image_set: str, classes: Sequence[str], *,
     crowds in COCO.
     """
     lists = [
-        (folder, path) for folder in folders if (path := folder / "ImageSets" / "Main" / f"{image_set}.txt").is_file()
+        (folder, path)
+        for folder in folders
+        if os.path.lexists(path := folder / "ImageSets" / "Main" / f"{image_set}.txt")
     ]
     if not lists:
         raise ValueError(f"data: {folders[0] / 'ImageSets' / 'Main' / image_set}.txt does not exist")
     names = [
-        (folder, line.split()[0]) for folder, path in lists for line in path.read_text().splitlines() if line.strip()
+        (folder, line.split()[0]) for folder, path in lists for line in read_text(path).splitlines() if line.strip()
     ]
     index = BoxIndex(
         images=[],
@@ -57,13 +61,13 @@ def read_voc(folders: Sequence[Path], image_set: str, classes: Sequence[str], *,
 
 
 def _add_image(index: BoxIndex, folder: Path, name: str, classes: Sequence[str], *, difficult: bool) -> None:
-    path, image_id = folder / "Annotations" / f"{name}.xml", len(index["images"]) + 1
+    path, image_id = path_inside(folder / "Annotations", f"{name}.xml"), len(index["images"]) + 1
+    if path is None:
+        raise ValueError(f"data: ImageSets/Main in {folder} lists {name!r:.200}, which is outside of Annotations/")
     root = _parse(path)
     width, height = (int(_number(root, f"size/{side}", path)) for side in ("width", "height"))
-    pictures = [folder / "JPEGImages" / f"{name}{ending}" for ending in _ENDINGS]
-    picture = next((file for file in pictures if file.is_file()), None)
-    if picture is None:
-        raise ValueError(f"data: {pictures[0]} does not exist, but {path} describes it")
+    check_size(width, height, str(path))
+    picture = image_file(folder / "JPEGImages", [f"{name}{ending}" for ending in _ENDINGS], listed_in=path)
     index["images"].append({"id": image_id, "file_name": str(picture), "width": width, "height": height})
     for item in root.findall("object"):
         label = (item.findtext("name") or "").strip()
@@ -93,17 +97,21 @@ def _annotation(number: int, image_id: int, category: int, box: list[float], ign
 
 
 def _parse(path: Path) -> ElementTree.Element:
+    if not os.path.lexists(path):
+        raise ValueError(f"data: {path} does not exist, but its image is listed in ImageSets/Main")
+    content = read_bytes(path)
     try:
-        return ElementTree.parse(path).getroot()
-    except FileNotFoundError:
-        raise ValueError(f"data: {path} does not exist, but its image is listed in ImageSets/Main") from None
-    except ElementTree.ParseError as error:
+        return ElementTree.fromstring(content)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # the latter of an unknown encoding
         raise ValueError(f"data: {path} is not XML: {error}") from None
 
 
 def _number(element: ElementTree.Element, key: str, path: Path) -> float:
     text = element.findtext(key)
     try:
-        return float(text or "")  # some files in VOC2012 have fractions of pixels
+        number = float(text or "")  # some files in VOC2012 have fractions of pixels
     except ValueError:
-        raise ValueError(f"data: {path}: expected a number in <{key.replace('/', '><')}>, got {text!r}") from None
+        number = float("nan")
+    if not is_number(number):
+        raise ValueError(f"data: {path}: expected a number in <{key.replace('/', '><')}>, got {text!r:.80}")
+    return number

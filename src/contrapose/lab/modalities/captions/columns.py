@@ -92,7 +92,8 @@ def _image_cell(first: Mapping[str, Any]) -> str:
 
 def _caption_cell(first: Mapping[str, Any]) -> str:
     """Return the only column that contains neither images nor numbers; empty if there are several."""
-    others = [name for name, cell in first.items() if name != _image_cell(first)]
+    image = _image_cell(first)
+    others = [name for name in first if name != image]
     # If there are two columns, the column without images has the captions, even if the first caption is a number.
     texts = others if len(others) == 1 else [name for name in others if not is_number(str(first[name]))]
     return texts[0] if len(texts) == 1 else ""

@@ -16,6 +16,7 @@ from contrapose.lab.modalities.captions.columns import (
 )
 from contrapose.lab.modalities.captions.read_report import ReadReport
 from contrapose.lab.modalities.images.folder import all_images
+from contrapose.lab.modalities.input_files import path_inside
 from contrapose.lab.modalities.tars import printable
 from contrapose.lab.modalities.text.lines import COMPRESSIONS, EMPTY, BadLine, read_lines
 from contrapose.lab.modalities.text.records import FORMATS, format_of
@@ -56,6 +57,8 @@ def read_folder(file: Path, *, columns: Sequence[str], skip_broken: bool) -> Rea
         if isinstance(texts, BadLine):
             return texts
         image, split = images.find(name), row.get(split_column) or ""
+        if isinstance(image, BadLine):
+            return image
         problem = reading.assign(image, str(split)) if image is not None and split else None
         if problem is None:
             reading.add(image, name, texts, where)
@@ -88,6 +91,8 @@ def _read_splits(folder: Path, images: _ImageIndex, reading: ReadReport, skip_br
         if isinstance(name, BadLine):
             return name
         image = images.find(name)
+        if isinstance(image, BadLine):
+            return image
         # A name without an image is ignored: captions for this name have already been counted.
         return None if image is None else reading.assign(image, str(row.get(split_column) or ""))
 
@@ -141,15 +146,19 @@ class _ImageIndex:
         # The folder is listed once: asking the file system for each caption would be slow for large network folders.
         self.paths = {path.relative_to(folder).as_posix(): path for path in all_images(folder)}
 
-    def find(self, name: str) -> Path | None:
-        """Return the file for an image name that is relative to the folder or to its images/; None if there is no such file."""
+    def find(self, name: str) -> Path | BadLine | None:
+        """Return the file for an image name that is relative to the folder or to its images/; None if there is no such file.
+
+        A name that leads out of the folder is refused: a table from elsewhere must not choose which files are read.
+        """
         candidates = [posixpath.normpath(name), posixpath.normpath(posixpath.join("images", name))]
         for candidate in candidates:
             if candidate in self.paths:
                 return self.paths[candidate]
-        # The file may be outside the folder, hidden, or have an unusual ending.
-        for candidate in candidates:
-            path = self.folder / candidate
+        # The file may be hidden, have an unusual ending, or be given by its whole path.
+        for path in (path_inside(self.folder, candidate) for candidate in candidates):
+            if path is None:
+                return BadLine(f"names {name!r:.200}, which is outside of {self.folder}")
             if os.path.isfile(path):
                 return path
         return self.find(name.replace("\\", "/")) if "\\" in name else None

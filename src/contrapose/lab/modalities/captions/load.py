@@ -113,25 +113,27 @@ def with_held_out(listing: CaptionList, hold_out: float) -> CaptionList:
 
 
 def load(
-    settings: DataSettings, listed: CaptionIndex, tokenizer: Any, views: CaptionViews, *, cache: Path | None = None
+    settings: DataSettings, listed: CaptionIndex, tokenizer: Any, views: CaptionViews, *, cached: bool = False
 ) -> Split:
     """Load a run's images, in memory unless they are streamed, and the tokens of their captions."""
     images = Files(listed.listing.name, listed.listing.images, None, max_megapixels=settings.max_megapixels)
-    everything = _captions(images, listed.listing, tokenizer, length=views.texts.length, cache=cache)
+    notes = list(listed.notes)
+    lines = LineTable(Path(listed.listing.name), tuple(text for texts in listed.listing.captions for text in texts))
+    tokens = tokenise(lines, tokenizer, length=views.texts.length, cached=cached, log=notes.append)
+    everything = _captions(images, listed.listing, Sentences(listed.listing.name, tokens, tokenizer))
     train = everything.subset(listed.train)
     test = everything.subset(listed.test) if len(listed.test) else None
-    split = Split(train, None, test, notes=listed.notes)
+    split = Split(train, None, test, notes=tuple(notes))
     if settings.skip_broken:
         split = _without_broken(split, views)
     return split if settings.stream else split.map(lambda source: source.in_memory(views))
 
 
-def _captions(images: Files, listing: CaptionList, tokenizer: Any, *, length: int, cache: Path | None) -> Captions:
-    lines = LineTable(Path(listing.name), tuple(text for captions in listing.captions for text in captions))
+def _captions(images: Files, listing: CaptionList, texts: Sentences) -> Captions:
     number = torch.tensor([len(captions) for captions in listing.captions])
     return Captions(
         images=images,
-        texts=Sentences(listing.name, tokenise(lines, tokenizer, length=length, cache=cache), tokenizer),
+        texts=texts,
         first=number.cumsum(0) - number,
         number=number,
         written=listing.captions,

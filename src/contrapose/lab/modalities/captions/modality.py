@@ -100,7 +100,7 @@ class CaptionModality(Modality[CaptionViews]):
         return True
 
     def load(self, settings: DataSettings, root: Path | None, views: CaptionViews, *, encoder: str) -> Split:
-        """Load images and captions; captions become tokens for the text encoder, which are cached in `root`."""
+        """Load images and captions; captions become tokens for the text encoder, which are kept in the user's cache folder."""
         assert isinstance(settings, CaptionSettings)
         # The tokenizer is loaded first, because the weights may not be installed and reading captions takes long. It is None
         # for an encoder trained from scratch, whose tokens are learned from the captions.
@@ -108,8 +108,7 @@ class CaptionModality(Modality[CaptionViews]):
         listed = list_captions(settings)
         tokenizer = load_tokenizer(folder) if folder else learn_tokenizer(listed.training_texts(), size=VOCABULARY)
         # Tokenising the captions of the built-in set is faster than looking for cached tokens.
-        cache = None if is_shapes(Path(settings.data)) else (root or Path("data")) / "tokens"
-        return load(settings, listed, tokenizer, views, cache=cache)
+        return load(settings, listed, tokenizer, views, cached=not is_shapes(Path(settings.data)))
 
     def views(
         self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None

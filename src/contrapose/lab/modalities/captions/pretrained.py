@@ -6,7 +6,6 @@ is off.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -20,9 +19,11 @@ from torch import Tensor
 
 from contrapose.extras import TEXT_PACKAGES, needs_extra
 from contrapose.lab.devices import own_device
-from contrapose.lab.modalities.images.decoding import Problem, as_rgb, open_image, read_all
+from contrapose.lab.memory_budget import model_budget
+from contrapose.lab.modalities.images.decoding import Problem, as_rgb, check_elongation, open_image, read_all
+from contrapose.lab.modalities.images.views import LARGEST
 from contrapose.lab.modalities.progress import progress_bar
-from contrapose.lab.modalities.text.folder import PICKLES, check_files
+from contrapose.lab.modalities.text.folder import PICKLES, check_files, read_json, weights_size
 from contrapose.lab.modalities.text.pretrained import load_tokenizer, load_transformer, loading
 from contrapose.validate import check_count
 
@@ -94,7 +95,12 @@ def load_image_text_model(path: Path, *, device: torch.device | None = None) -> 
     for_transformers = (path / "config.json").exists() and any(path.glob("model*.safetensors"))
     load = _load_open_clip if (path / _OPEN_CLIP).exists() and not for_transformers else _load_transformers
     with needs_extra("a model of images and texts", "text", TEXT_PACKAGES):
-        return load(path, device)
+        model = load(path, device)
+    # Settings that contradict each other show only when something is embedded.
+    with torch.no_grad():
+        model.text_tower(["a"])
+        model.image_tower([_as_image(torch.zeros(3, 32, 32, dtype=torch.uint8))])
+    return model
 
 
 def _load_transformers(path: Path, device: torch.device) -> ImageTextModel:
@@ -105,6 +111,8 @@ def _load_transformers(path: Path, device: torch.device) -> ImageTextModel:
             f"encoder: {path} has no {_IMAGE_SETTINGS[0]}, which says how images are resized and normalised; copy it from the "
             "model's original folder"
         )
+    for name in _IMAGE_SETTINGS:
+        _check_sizes(read_json(path / name), path / name)
     from transformers import AutoImageProcessor
 
     model = load_transformer(path).to(device)
@@ -117,22 +125,26 @@ def _load_transformers(path: Path, device: torch.device) -> ImageTextModel:
         processor = AutoImageProcessor.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     # SigLIP is trained on texts padded to one length, without a mask.
     siglip = model.config.model_type.startswith("siglip")
+    with loading(path):
+        length = model.config.text_config.max_position_embeddings
     options = {
         "padding": "max_length" if siglip else True,
         "truncation": True,
-        "max_length": model.config.text_config.max_position_embeddings,
+        "max_length": length,
         "return_attention_mask": not siglip,
         "return_tensors": "pt",
     }
 
     def embed_images(images: list[Image]) -> Tensor:
-        return _pooled(model.get_image_features(**processor(images=images, return_tensors="pt").to(device)))
+        with loading(path, task="embed images with"):
+            return _pooled(model.get_image_features(**processor(images=images, return_tensors="pt").to(device)))
 
     def embed_texts(texts: list[str]) -> Tensor:
-        inputs = tokenizer(texts, **options).to(device)
-        # Some tokenizers also return token types, which these models do not take.
-        names = ("input_ids", "attention_mask")
-        return _pooled(model.get_text_features(**{name: inputs[name] for name in names if name in inputs}))
+        with loading(path, task="embed texts with"):
+            inputs = tokenizer(texts, **options).to(device)
+            # Some tokenizers also return token types, which these models do not take.
+            names = ("input_ids", "attention_mask")
+            return _pooled(model.get_text_features(**{name: inputs[name] for name in names if name in inputs}))
 
     return ImageTextModel(embed_images, embed_texts, device)
 
@@ -154,29 +166,37 @@ def _load_open_clip(path: Path, device: torch.device) -> ImageTextModel:
 
     # The folder's own settings could allow code execution; open_clip's tokenizer does not know these options.
     safe = {"local_files_only": True, "trust_remote_code": False} if text_settings.get("hf_tokenizer_name") else {}
+    what, options = f"encoder: the model in {path}", {"load_weights": False, "pretrained_text": False}
     with loading(path, "open_clip"), _without_logging():
+        # Built twice: the first time without memory, since masks of the attention are filled before they are registered.
+        with model_budget(what, size=weights_size(path)), torch.device("meta"):
+            create_model(f"local-dir:{path}", device="meta", **options)
         # open_clip itself would prefer some pickles to safetensors.
-        model = create_model(f"local-dir:{path}", load_weights=False, pretrained_text=False)
+        model = create_model(f"local-dir:{path}", **options)
         load_checkpoint(model, str(weights))
         tokenizer = get_tokenizer(f"local-dir:{path}", **safe)
         prepare = image_transform_v2(PreprocessCfg(**model.visual.preprocess_cfg), is_train=False)
     model = model.to(device).eval()
 
     def embed_images(images: list[Image]) -> Tensor:
-        embeddings: Tensor = model.encode_image(torch.stack([prepare(image) for image in images]).to(device))
-        return embeddings
+        with loading(path, "open_clip", task="embed images with"):
+            embeddings: Tensor = model.encode_image(torch.stack([prepare(image) for image in images]).to(device))
+            return embeddings
 
     def embed_texts(texts: list[str]) -> Tensor:
-        embeddings: Tensor = model.encode_text(tokenizer(texts).to(device))
-        return embeddings
+        with loading(path, "open_clip", task="embed texts with"):
+            embeddings: Tensor = model.encode_text(tokenizer(texts).to(device))
+            return embeddings
 
     return ImageTextModel(embed_images, embed_texts, device)
 
 
 def _check_open_clip(path: Path) -> dict[str, Any]:
     """Return the text tower's settings; refuse a folder whose towers would be downloaded."""
+    content = read_json(path / _OPEN_CLIP, size=weights_size(path))
+    _check_sizes(content.get("preprocess_cfg"), path / _OPEN_CLIP)
     try:
-        settings = json.loads((path / _OPEN_CLIP).read_text(encoding="utf-8"))["model_cfg"]
+        settings = content["model_cfg"]
         text, vision = dict(settings["text_cfg"]), dict(settings["vision_cfg"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
@@ -189,7 +209,27 @@ def _check_open_clip(path: Path) -> dict[str, Any]:
             f"encoder: {path} takes a tower from the Hugging Face hub, {remote}, and nothing is downloaded; expected towers of "
             "open_clip or timm"
         )
+    if "bpe_path" in (
+        text.get("tokenizer_kwargs") or {}
+    ):  # open_clip unpacks it whole, and it may lie outside of the folder
+        raise ValueError(
+            f"encoder: {path} names a vocabulary of its own, bpe_path in {_OPEN_CLIP}, which is not read; expected open_clip's "
+            "vocabulary, or hf_tokenizer_name and the tokenizer's files"
+        )
     return text
+
+
+def _check_sizes(settings: Any, path: Path, name: str = "") -> None:
+    """Refuse image settings with a size in pixels that no model has: each image of a batch is resized to it."""
+    if isinstance(settings, dict):
+        for key, value in settings.items():
+            # A size may be one number, or a dictionary with height and width, or shortest_edge.
+            _check_sizes(value, path, key if "size" in key or not name else name)
+    elif isinstance(settings, list):
+        for value in settings:
+            _check_sizes(value, path, name)
+    elif "size" in name and isinstance(settings, int) and settings > LARGEST:
+        raise ValueError(f"encoder: {name} in {path}: expected at most {LARGEST} pixels, got {settings}")
 
 
 def _open_clip_weights(path: Path) -> Path:
@@ -239,8 +279,10 @@ def _as_image(sample: Any) -> Image:
             raise ValueError(f"expected uint8 of shape (3, H, W), got {sample.dtype} {tuple(sample.shape)}")
         return Image.fromarray(sample.permute(1, 2, 0).cpu().numpy())
     if isinstance(sample, Image.Image):
+        check_elongation(sample.height, sample.width, LARGEST)
         return as_rgb(sample)
     with open_image(Path(sample) if isinstance(sample, str) else sample) as file:
+        check_elongation(file.height, file.width, LARGEST)
         return as_rgb(file)
 
 

@@ -7,8 +7,8 @@ floating-point numbers, and values below 0 or above white are refused.
 
 from __future__ import annotations
 
+import math
 import os
-import stat
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ from contrapose.lab.modalities.images.jpeg import read_header, upright
 from contrapose.lab.modalities.images.views.operations import centre_start, resized_shape
 from contrapose.lab.modalities.modality import LARGEST_MEGAPIXELS, DataSettings
 from contrapose.lab.modalities.progress import progress_bar
-from contrapose.lab.modalities.stored_files import StoredFile
+from contrapose.lab.modalities.stored_files import ShardMember, StoredFile, check_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -36,6 +36,9 @@ ENDINGS = frozenset(
     {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
 )
 _MAX_PIXELS = 2**27  # most pixels in a resized image before the crop: 384 MiB
+_BYTES_PER_PIXEL = 8  # without compression, at four channels of 16 bits
+_METADATA = 2**26  # bytes beside the pixels
+_ORIENTATION = 0x0112  # tag of EXIF
 _CHUNK = 256  # files submitted to the threads at a time, which bounds the memory for decoded images
 
 T = TypeVar("T")
@@ -68,8 +71,10 @@ def open_image(path: ImagePath | BytesIO, *, max_megapixels: float = DataSetting
     """Open an image file in one of `FORMATS`; its pixels are not decoded yet. Refuse an image with too many pixels."""
     from PIL import Image, UnidentifiedImageError
 
+    if not isinstance(path, BytesIO):
+        _check_bytes(path, max_megapixels)
     file = path if isinstance(path, Path | BytesIO) else BytesIO(path.read())
-    if (check_regular(file) if isinstance(file, Path) else len(file.getbuffer())) == 0:
+    if (os.path.getsize(file) if isinstance(file, Path) else len(file.getbuffer())) == 0:
         raise ValueError("the file is empty")
     try:
         image = Image.open(file, formats=FORMATS)
@@ -93,16 +98,13 @@ def check_megapixels(height: int, width: int, most: float) -> None:
         raise ValueError(f"{size} pixels are more than {most:g} megapixels (the setting max_megapixels)")
 
 
-def check_regular(path: Path) -> int:
-    """Return the size of a file; refuse what is not a regular file, because opening a named pipe would block forever."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:  # the system's message would repeat the path
-        is_link = path.is_symlink()
-        raise ValueError("it is a link to a file that does not exist" if is_link else "it does not exist") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is not a regular file")
-    return status.st_size
+def _check_bytes(path: ImagePath, most: float) -> None:
+    """Refuse a file that is larger than an image of `most` megapixels can be, before its content is read into memory."""
+    size = check_regular(path) if isinstance(path, Path) else path.size if isinstance(path, ShardMember) else 0
+    if size > most * 1e6 * _BYTES_PER_PIXEL + _METADATA:
+        raise ValueError(
+            f"its {size:,} bytes are more than an image of {most:g} megapixels has (the setting max_megapixels)"
+        )
 
 
 def as_rgb(image: Image) -> Image:
@@ -110,13 +112,14 @@ def as_rgb(image: Image) -> Image:
     from PIL import Image, ImageOps
 
     image.load()
-    image = ImageOps.exif_transpose(image)
+    if image.getexif().get(_ORIENTATION, 1) != 1:  # otherwise Pillow would copy the pixels
+        image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I") or image.mode == "F":
         return _eight_bits(image).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _eight_bits(image: Image) -> Image:
@@ -144,7 +147,7 @@ def decode(path: ImagePath | BytesIO, *, max_megapixels: float = DataSettings.ma
 
 def decode_fast(path: ImagePath, *, max_megapixels: float = DataSettings.max_megapixels) -> Tensor:
     """Return what `decode` returns. JPEG files of the usual kinds are decoded by torchvision, in 60 % of Pillow's time."""
-    content = read_content(path)
+    content = read_content(path, max_megapixels=max_megapixels)
     header = read_header(content)
     if header is None:
         return decode(BytesIO(content), max_megapixels=max_megapixels)
@@ -155,15 +158,13 @@ def decode_fast(path: ImagePath, *, max_megapixels: float = DataSettings.max_meg
         pixels = decode_jpeg(torch.frombuffer(bytearray(content), dtype=torch.uint8), ImageReadMode.RGB)
     except RuntimeError:  # Pillow's message is the one that users know
         return decode(BytesIO(content), max_megapixels=max_megapixels)
-    return upright(pixels, header.orientation).contiguous()
+    return upright(pixels, header.orientation)
 
 
-def read_content(path: ImagePath) -> bytes:
-    """Return the content of a file; refuse what is not a regular file."""
-    if not isinstance(path, Path):
-        return path.read()
-    check_regular(path)
-    return path.read_bytes()
+def read_content(path: ImagePath, *, max_megapixels: float) -> bytes:
+    """Return the content of an image file; refuse what is not a regular file, or too large."""
+    _check_bytes(path, max_megapixels)
+    return path.read_bytes() if isinstance(path, Path) else path.read()
 
 
 def decode_square(
@@ -174,6 +175,14 @@ def decode_square(
         return crop_square(as_rgb(file), size=size, resized=resized)
 
 
+def check_elongation(height: int, width: int, resized: int) -> tuple[int, int]:
+    """Return the shape of an image after its shorter side is resized; raise ValueError if it has too many pixels then."""
+    shape = resized_shape(height, width, resized)
+    if math.prod(shape) > _MAX_PIXELS:
+        raise ValueError(f"{width} × {height} pixels are too elongated for a square of {resized}")
+    return shape
+
+
 def crop_square(image: Image, *, size: int, resized: int) -> Tensor:
     """Resize the shorter side of an RGB image to `resized` pixels and crop it to a square, uint8 (3, resized, resized).
 
@@ -182,9 +191,7 @@ def crop_square(image: Image, *, size: int, resized: int) -> Tensor:
     """
     from PIL import Image
 
-    height, width = resized_shape(image.height, image.width, resized)
-    if height * width > _MAX_PIXELS:
-        raise ValueError(f"{image.width} × {image.height} pixels are too elongated for a square of {resized}")
+    height, width = check_elongation(image.height, image.width, resized)
     if (image.height, image.width) != (height, width):
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     margin = centre_start(resized, size)

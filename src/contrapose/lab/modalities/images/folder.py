@@ -15,6 +15,7 @@ from torch import Tensor
 from contrapose.lab.counts import count_of, is_or_are
 from contrapose.lab.modalities.images.decoding import ENDINGS
 from contrapose.lab.modalities.images.file_list import FileList
+from contrapose.lab.modalities.input_files import as_text, read_text
 
 ANNOTATIONS = (
     "val_annotations.txt"  # Tiny-ImageNet's list of validation images: each line has a file name, a class and a box
@@ -103,7 +104,7 @@ def list_images(folder: Path, only: Sequence[str] = ()) -> Listing:
     members = {name: names for name, names in members.items() if names}
     labels = torch.repeat_interleave(torch.tensor([len(names) for names in members.values()]))
     paths = FileList((folder / name, names) for name, names in members.items())
-    return Listing(paths, labels if len(members) > 1 else None, tuple(members), notes)
+    return Listing(paths, labels if len(members) > 1 else None, tuple(map(as_text, members)), notes)
 
 
 def _notes(folder: Path, members: dict[str, list[str]], others: list[str], pictured: list[str]) -> tuple[str, ...]:
@@ -138,7 +139,7 @@ def _notes(folder: Path, members: dict[str, list[str]], others: list[str], pictu
 
 def _list_annotated(folder: Path, only: Sequence[str]) -> Listing:
     """List images whose classes are in a file next to them, as in Tiny-ImageNet's val/."""
-    lines = (folder / ANNOTATIONS).read_text().splitlines()
+    lines = read_text(folder / ANNOTATIONS).splitlines()
     class_of = dict(line.split("\t")[:2] for line in lines if "\t" in line)
     names = _with_endings(_files(folder), ENDINGS)
     unknown = [name for name in names if Path(name).name not in class_of]

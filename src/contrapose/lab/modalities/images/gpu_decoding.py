@@ -99,7 +99,7 @@ class GpuDecoder:
         return readable(index, read)
 
     def _read_file(self, index: int, path: ImagePath) -> FileRead:
-        content = read_content(path)
+        content = read_content(path, max_megapixels=self.max_megapixels)
         header = read_header(content)
         if header is None:
             return FileRead(decode(BytesIO(content), max_megapixels=self.max_megapixels), None)

@@ -1,21 +1,22 @@
 """Images in shards: WebDataset's tars (KEY.jpg, with KEY.cls for its class) or LitData's chunks.
 
-Shards are listed once, and their index is kept on disk.
+Shards are listed once, and their index is kept in the user's cache folder.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
 import tarfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from contrapose.lab.cached_files import CachedFile, cache_path, entry, not_kept
 from contrapose.lab.modalities.images.decoding import ENDINGS
 from contrapose.lab.modalities.images.file_list import FileList, MemberList
 from contrapose.lab.modalities.images.layout import split_folder, with_held_out
@@ -27,6 +28,7 @@ from contrapose.lab.modalities.images.litdata_chunks import (
     write_chunks,
 )
 from contrapose.lab.modalities.images.stream import Files
+from contrapose.lab.modalities.input_files import read_text
 from contrapose.lab.modalities.progress import progress_bar
 from contrapose.lab.modalities.shards import MEMBER, find_tars, first_tar, has_captions, splits_by_name
 from contrapose.lab.modalities.source import Split
@@ -34,7 +36,7 @@ from contrapose.lab.modalities.stored_files import ShardMember
 from contrapose.lab.modalities.tars import list_tar
 from contrapose.randomness import permutation
 
-INDEX = "contrapose-index.safetensors"
+_OLD_INDEX = "contrapose-index.safetensors"  # which earlier versions kept beside the tars
 _CLASSES = "classes.txt"  # one class name per line, in the order of the labels
 _FORMAT = "contrapose tars of images 1"
 _NO_LABEL = -1
@@ -49,8 +51,8 @@ def is_image_shards(path: Path) -> bool:
     if tar is None or has_captions(tar):
         return False
     return not path.is_dir() or all(
-        entry.suffix == ".tar" or entry.name in (INDEX, _CLASSES) or entry.name.startswith(".")
-        for entry in path.iterdir()
+        file.suffix == ".tar" or file.name in (_OLD_INDEX, _CLASSES) or file.name.startswith(".")
+        for file in path.iterdir()
     )
 
 
@@ -62,8 +64,7 @@ def list_shards(path: Path, *, hold_out: float, skip_broken: bool = False) -> Sp
     """
     chunks = find_chunks(path)
     shards = list(chunks) or find_tars(path)
-    folder = path if path.is_dir() else shards[0].parent
-    files, labels, notes = _listing(shards, chunks, folder, skip_broken=skip_broken)
+    files, labels, notes = _listing(shards, chunks, path, skip_broken=skip_broken)
     if not len(files):
         expected = "" if chunks else " (expected KEY.jpg, and KEY.cls for its class)"
         raise ValueError(f"data: no images in the {'chunks' if chunks else 'tars'} of {path}{expected}")
@@ -99,19 +100,20 @@ def list_shards(path: Path, *, hold_out: float, skip_broken: bool = False) -> Sp
 def _class_names(path: Path, labels: Tensor) -> tuple[str, ...]:
     """Return the names in classes.txt; if there is none, the numbers of the classes."""
     count, file = int(labels.max()) + 1, (path if path.is_dir() else path.parent) / _CLASSES
-    names = tuple(file.read_text().splitlines()) if file.is_file() else ()
+    names = tuple(read_text(file).splitlines()) if file.is_file() else ()
     return names if len(names) >= count else tuple(map(str, range(count)))
 
 
 def _listing(
-    shards: Sequence[Path], chunks: Mapping[Path, SampleLayout], folder: Path, *, skip_broken: bool
+    shards: Sequence[Path], chunks: Mapping[Path, SampleLayout], path: Path, *, skip_broken: bool
 ) -> tuple[MemberList, Tensor, tuple[str, ...]]:
     """Return the images in shards and their labels (N,), from the index on disk if it is that of these shards; and notes."""
-    facts = ((shard, shard.stat(), chunks.get(shard, ())) for shard in shards)
-    described = json.dumps([[s.name, f.st_size, f.st_mtime_ns, *layout] for s, f, layout in facts])
-    with suppress(OSError, ValueError):
-        return *_read_index(folder / INDEX, shards, described), ()
     notes: list[str] = []
+    index = _index(shards, chunks, path, notes)
+    kept = index.read()
+    if kept is not None:
+        return *_from_index(kept, shards), ()
+    warnings = len(notes)
     names: list[list[str]] = []
     offsets, sizes, labels = list[int](), list[int](), list[int]()
     with progress_bar("listing chunks" if chunks else "listing tars", len(shards)) as advance:
@@ -136,9 +138,11 @@ def _listing(
             labels += classes or [_NO_LABEL] * len(images)
             advance()
     members = MemberList(FileList(zip(shards, names, strict=True)), torch.tensor(offsets), torch.tensor(sizes))
-    if not notes:
-        with suppress(OSError):  # a folder that cannot be written to is listed again the next time
-            _write_index(folder / INDEX, members, torch.tensor(labels), names, described)
+    if len(notes) == warnings:  # an index has no place for the problems of incomplete tars, which are told every time
+        try:
+            _write_index(index, members, torch.tensor(labels), names)
+        except OSError as error:
+            notes.append(not_kept(index.path, error))
     return members, torch.tensor(labels), tuple(notes)
 
 
@@ -173,43 +177,33 @@ def _label(member: ShardMember, content: bytes) -> int:
     return int(text)
 
 
-def _write_index(path: Path, members: MemberList, labels: Tensor, names: Sequence[Sequence[str]], shards: str) -> None:
-    from safetensors.torch import save
+def _index(shards: Sequence[Path], chunks: Mapping[Path, SampleLayout], path: Path, notes: list[str]) -> CachedFile:
+    """Return the file with the index of the shards that a path names."""
+    facts = ((shard, shard.stat(), chunks.get(shard, ())) for shard in shards)
+    described = json.dumps([_FORMAT, *([s.name, f.st_size, f.st_mtime_ns, *layout] for s, f, layout in facts)])
+    fingerprint = hashlib.blake2b(os.fsencode(described), digest_size=16).hexdigest()
+    return CachedFile(cache_path("shards", path.name, os.path.abspath(path)), fingerprint, notes.append)
 
+
+def _write_index(index: CachedFile, members: MemberList, labels: Tensor, names: Sequence[Sequence[str]]) -> None:
     listed = b"\0".join(os.fsencode(name) for own in names for name in own)
-    tensors = {
-        "offsets": members.offsets,
-        "sizes": members.sizes,
-        "labels": labels,
-        "names": torch.frombuffer(bytearray(listed or b"\0"), dtype=torch.uint8),
-        "counts": torch.tensor([len(own) for own in names]),
-    }
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        # Written by Python, whose errors are those of a full or read-only disk; safetensors has errors of its own.
-        part.write_bytes(save(tensors, {"format": _FORMAT, "tars": shards}))
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    index.write(
+        entry("offsets", members.offsets),
+        entry("sizes", members.sizes),
+        entry("labels", labels),
+        entry("counts", torch.tensor([len(own) for own in names])),
+        entry("names", torch.frombuffer(bytearray(listed or b"\0"), dtype=torch.uint8)),
+    )
 
 
-def _read_index(path: Path, shards: Sequence[Path], described: str) -> tuple[MemberList, Tensor]:
-    """Return what an index lists; raise ValueError if it is damaged, or the shards have changed since."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            if file.metadata() != {"format": _FORMAT, "tars": described}:
-                raise ValueError(f"{path} is the index of other shards")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    listed = iter(tensors["names"].numpy().tobytes().split(b"\0"))
+def _from_index(kept: Mapping[str, Tensor], shards: Sequence[Path]) -> tuple[MemberList, Tensor]:
+    """Return what an index lists."""
+    listed = iter(kept["names"].numpy().tobytes().split(b"\0"))
     names = FileList(
         (shard, [os.fsdecode(next(listed)) for _ in range(count)])
-        for shard, count in zip(shards, tensors["counts"].tolist(), strict=True)
+        for shard, count in zip(shards, kept["counts"].tolist(), strict=True)
     )
-    return MemberList(names, tensors["offsets"], tensors["sizes"]), tensors["labels"]
+    return MemberList(names, kept["offsets"], kept["sizes"]), kept["labels"]
 
 
 def write_shards(folder: Path, out: Path, *, images_per_file: int, to: str = "webdataset") -> int:
@@ -239,7 +233,7 @@ def write_shards(folder: Path, out: Path, *, images_per_file: int, to: str = "we
                 os.replace(path.with_name(f".{path.name}"), path)
                 shards += 1
     if split.train.classes:
-        (out / _CLASSES).write_text("".join(f"{name}\n" for name in split.train.classes))
+        (out / _CLASSES).write_text("".join(f"{name}\n" for name in split.train.classes), encoding="utf-8")
     return shards
 
 

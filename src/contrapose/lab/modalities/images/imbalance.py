@@ -12,6 +12,7 @@ from torch import Tensor
 
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.stream import Files
+from contrapose.lab.modalities.input_files import read_text
 from contrapose.randomness import permutation, sample_classes
 
 RULES = "exponential:FACTOR, kukleva:SPLIT, pareto, pareto:IMAGES, uniform:IMAGES, cacr-linear, cacr-exponential or index:FILE"
@@ -208,7 +209,7 @@ def _indices(path: Path, images: Images | Files) -> Tensor:
     if path.suffix == ".npy":
         index = torch.from_numpy(np.load(path, allow_pickle=False).astype(np.int64)).flatten()
     else:
-        words = [line.split()[0] for line in path.read_text().splitlines() if line.strip()]
+        words = [line.split()[0] for line in read_text(path, "imbalance").splitlines() if line.strip()]
         is_number = all(word.lstrip("-").isdigit() for word in words)
         index = torch.tensor([int(word) for word in words]) if is_number else _indices_of_files(path, words, images)
     if len(index) == 0 or int(index.min()) < 0 or int(index.max()) >= len(images):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from contrapose.lab.modalities.images.decoding import Problem, as_rgb, attempt, crop_square, decode_square
-from contrapose.lab.modalities.images.views import Recipe, Views
+from contrapose.lab.modalities.images.views import LARGEST, Recipe, Views
 from contrapose.lab.modalities.stored_files import StoredFile
 
 _EXPECTED = "expected uint8 images (B, 3, H, W), or a list of paths or PIL images"
@@ -54,9 +55,11 @@ class InputDescription:
         try:
             mean, std = (tuple(float(value) for value in json.loads(metadata[name])) for name in ("mean", "std"))
             description = cls(int(metadata["size"]), int(metadata["resize"]), mean, std)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"its metadata has a size, resize, mean or std that is not a number ({error})") from error
-        if len(mean) != 3 or len(std) != 3 or not 0 < description.size <= description.resize:
+        largest = 2 * LARGEST  # images are resized to somewhat more than the size of the views
+        usable = len(mean) == len(std) == 3 and all(map(math.isfinite, mean + std)) and min(std) > 0
+        if not usable or not 0 < description.size <= description.resize <= largest:
             raise ValueError(f"its metadata does not describe an image: {description}")
         return description
 

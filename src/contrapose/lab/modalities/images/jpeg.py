@@ -85,8 +85,8 @@ def _exif_orientation(tiff: bytes) -> int:
 
 
 def upright(image: Tensor, orientation: int) -> Tensor:
-    """Turn an image (3, H, W) as its EXIF orientation says."""
+    """Turn an image (3, H, W) as its EXIF orientation says; the result is contiguous."""
     if orientation >= 5:
         image = image.transpose(1, 2)
     mirrored = {2: (2,), 3: (1, 2), 4: (1,), 6: (2,), 7: (1, 2), 8: (1,)}.get(orientation)
-    return image if mirrored is None else image.flip(mirrored)
+    return (image if mirrored is None else image.flip(mirrored)).contiguous()

@@ -11,6 +11,7 @@ import torch
 from contrapose.lab.modalities.images.folder import ANNOTATIONS, Listing, list_images, loose_images, visible_folders
 from contrapose.lab.modalities.images.sampling import hold_out as draw_held_out
 from contrapose.lab.modalities.images.stream import Files
+from contrapose.lab.modalities.input_files import as_text
 from contrapose.lab.modalities.source import Split
 
 # In order of preference for evaluation. Names are compared in lower case: Train/ and Test/ must not become two classes.
@@ -81,7 +82,7 @@ def _find_parts(folder: Path) -> dict[str, Path]:
 
 def _list_labelled(folder: Path, only: Sequence[str], train_classes: Sequence[str]) -> Listing | None:
     """List the images in test/ or val/; return None if they have no classes."""
-    folders = [path.name for path in visible_folders(folder)]
+    folders = [as_text(path.name) for path in visible_folders(folder)]
     # A single folder may be one of the training classes, or just a folder of images, as in Tiny-ImageNet's test/.
     if not (folder / ANNOTATIONS).is_file() and len(folders) < 2 and not set(folders) & set(train_classes):
         return None

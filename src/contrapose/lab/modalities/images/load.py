@@ -18,6 +18,7 @@ from contrapose.lab.modalities.images.images import Images, channels_first
 from contrapose.lab.modalities.images.layout import split_folder
 from contrapose.lab.modalities.images.packed import ENDING, read_packed
 from contrapose.lab.modalities.images.sampling import sample
+from contrapose.lab.modalities.input_files import check_file, read_text
 from contrapose.lab.modalities.modality import DataSettings
 from contrapose.lab.modalities.source import Split
 from contrapose.validate import nearest
@@ -97,7 +98,7 @@ def class_list(classes: str) -> tuple[str, ...]:
         return IMAGENET100
     if not Path(classes).is_file():
         raise ValueError(f"classes: expected imagenet100 or a text file with one name per line, got {classes!r}")
-    lines = (line.strip() for line in Path(classes).read_text().splitlines())
+    lines = (line.strip() for line in read_text(Path(classes), "classes").splitlines())
     names = tuple(dict.fromkeys(name for name in lines if name))
     if not names:  # an empty list would keep all classes
         raise ValueError(f"classes: expected a text file with one name per line, but {classes} has none")
@@ -106,7 +107,11 @@ def class_list(classes: str) -> tuple[str, ...]:
 
 def check_name(name: str, argument: str = "data") -> None:
     """Without reading data, raise a ValueError that names the argument if `name` is neither a known data set nor a path."""
-    if name in NAMED or Path(name).exists() or is_image_shards(Path(name)):
+    if name in NAMED or is_image_shards(Path(name)):
+        return
+    if Path(name).exists():
+        if not Path(name).is_dir():
+            check_file(Path(name), argument)
         return
     hint = nearest(name, NAMED)
     raise ValueError(

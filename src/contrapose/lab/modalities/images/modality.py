@@ -32,7 +32,7 @@ from contrapose.lab.modalities.images.inspection import describe_files
 from contrapose.lab.modalities.images.layout import NO_SCORE
 from contrapose.lab.modalities.images.load import NAMED, can_stream, check_name, class_list, list_named, load
 from contrapose.lab.modalities.images.pack_cache import load_cached, pack_to_cache
-from contrapose.lab.modalities.images.packed import check_packed_path, pack
+from contrapose.lab.modalities.images.packed import ENDING, check_packed, check_packed_path, pack
 from contrapose.lab.modalities.images.previews import image_collection, previews, thumbnail
 from contrapose.lab.modalities.images.sheet import contact_sheet, thumbnails
 from contrapose.lab.modalities.images.stream import Files, with_limit, without_broken
@@ -95,9 +95,10 @@ class ImageModality(Modality[Views]):
 
     def inspect(self, settings: DataSettings) -> Iterator[str]:
         """Read every image; yield lines about splits, classes, sizes, kinds of images, duplicates, broken files and mistakes."""
-        return describe_files(
-            with_limit(load(settings.data, classes=settings.classes), settings.max_megapixels), settings.data
-        )
+        if Path(settings.data).suffix == ENDING:
+            yield from check_packed(Path(settings.data))
+        split = with_limit(load(settings.data, classes=settings.classes), settings.max_megapixels)
+        yield from describe_files(split, settings.data)
 
     def load_task(self, name: str, data: str) -> Split | None:
         """Load PASCAL VOC, whose images have several classes."""
@@ -167,9 +168,9 @@ class ImageModality(Modality[Views]):
         yield f"{count:,} images in {out}, {out.stat().st_size / 1e6:,.1f} MB"
         yield f"train with: {shlex.join(['contrapose', 'train', '--data', str(out), '--views', views, '--size', str(size)])}"
 
-    def pack_to_cache(self, settings: DataSettings, root: Path | None, views: Views) -> Iterator[str]:
-        """Write a packed copy of a folder to packed/ under `root`, which `load` then finds."""
-        return pack_to_cache(settings, root, views)
+    def pack_to_cache(self, settings: DataSettings, views: Views) -> Iterator[str]:
+        """Write a packed copy of a folder to the user's cache folder, where `load` then finds it."""
+        return pack_to_cache(settings, views)
 
     def convert(self, path: Path, out: Path, *, to: str, samples_per_file: int) -> Iterator[str]:
         """Copy the images of a folder to WebDataset's tars or LitData's chunks, without decoding them."""

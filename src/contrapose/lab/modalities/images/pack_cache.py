@@ -1,19 +1,17 @@
-"""Packed copies in data/packed: `train --pack` writes them once, and every later run on the same folder reads them.
+"""Packed copies in the user's cache folder: `train --pack` writes them once, and every later run on the same folder reads them.
 
-They are in --data-root, like downloaded data sets and cached tokens. All runs with views of one size share a copy, so it is not
-in a run's directory, and a home directory is often too small for it.
+All runs with views of one size share a copy, so it is not in a run's directory.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from contrapose.lab.cached_files import cache_path, not_kept
 from contrapose.lab.modalities.images.image_shards import is_image_shards
 from contrapose.lab.modalities.images.load import class_list, limited, load
 from contrapose.lab.modalities.images.packed import ENDING, pack, read_packed
@@ -26,7 +24,7 @@ def load_cached(settings: DataSettings, root: Path | None, views: Views) -> Spli
     """Load a data set: from its packed copy if there is a current one, else by name or path, as `load` does."""
     notes: tuple[str, ...] = ()
     if not settings.stream and _is_folder(settings.data):
-        path = _copy_path(settings, root, views)
+        path = _copy_path(settings, views)
         split = _open_copy(path)
         if split is not None:
             note = f"data: read from the packed copy {path}, {path.stat().st_size / 1e6:,.1f} MB"
@@ -45,7 +43,7 @@ def load_cached(settings: DataSettings, root: Path | None, views: Views) -> Spli
     return replace(loaded, notes=(*loaded.notes, *notes))
 
 
-def pack_to_cache(settings: DataSettings, root: Path | None, views: Views) -> Iterator[str]:
+def pack_to_cache(settings: DataSettings, views: Views) -> Iterator[str]:
     """Write a packed copy of a folder for `load_cached`, unless there is a current one; yield a line before it is written."""
     if settings.stream:
         raise ValueError(
@@ -54,15 +52,21 @@ def pack_to_cache(settings: DataSettings, root: Path | None, views: Views) -> It
         )
     if not _is_folder(settings.data):
         raise ValueError(f"pack: only a folder of images can be packed, got {settings.data}")
-    path = _copy_path(settings, root, views)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = _copy_path(settings, views)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = path.with_name(f".{path.name}.lock").open("w")
+    except OSError as error:  # the run can read the folder itself
+        yield not_kept(path, error)
+        return
     # Several runs, and the processes of one run, may start at the same time: one of them packs, and the others wait for it.
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
+    with opened as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if _open_copy(path) is None:
-            yield f"packing the images of {settings.data} once, to {path}"
+            replaced = ", in place of a copy that is out of date or damaged" if path.exists() else ""
+            yield f"packing the images of {settings.data} once, to {path}{replaced}"
             settings = replace(settings, hold_out=_held_out(settings))
-            pack(settings, views, path, only=class_list(settings.classes))
+            pack(settings, views, path, only=class_list(settings.classes), fingerprint=path.stem)
 
 
 def _held_out(settings: DataSettings) -> float:
@@ -78,15 +82,14 @@ def _is_folder(data: str) -> bool:
 def _open_copy(path: Path) -> Split | None:
     """Open a packed copy; None if there is none, if it is damaged, or if the folder has changed since."""
     try:
-        return read_packed(path, as_folder=True) if path.is_file() else None
+        return read_packed(path, as_folder=True, fingerprint=path.stem) if path.is_file() else None
     except ValueError:
         return None
 
 
-def _copy_path(settings: DataSettings, root: Path | None, views: Views) -> Path:
+def _copy_path(settings: DataSettings, views: Views) -> Path:
     """Return the file of a folder's packed copy: a changed folder has the same file, so that old copies do not accumulate."""
     recipe, folder = views.recipes[0], os.path.realpath(settings.data)
     parts = _held_out(settings), settings.skip_broken, settings.max_megapixels, recipe.size, recipe.resized
-    content = json.dumps([folder, class_list(settings.classes), *parts])
-    digest = hashlib.blake2b(os.fsencode(content), digest_size=5).hexdigest()
-    return (root or Path("data")) / "packed" / f"{Path(folder).name}-{recipe.size}-{digest}{ENDING}"
+    key = [folder, class_list(settings.classes), *parts]
+    return cache_path("packed", f"{Path(folder).name}-{recipe.size}", key, ENDING)

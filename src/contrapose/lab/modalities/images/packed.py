@@ -8,30 +8,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shutil
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from contrapose.lab.cached_files import Entry, block_count, entry, is_intact, open_tensors, write_tensors
 from contrapose.lab.cuda.prefetch import copy_pinned, prepare_ahead
 from contrapose.lab.modalities.images.file_list import FileList
 from contrapose.lab.modalities.images.images import Images, ResidentImages, fingerprint
 from contrapose.lab.modalities.images.layout import split_folder
 from contrapose.lab.modalities.images.stream import Files, whole, with_limit, without_broken
 from contrapose.lab.modalities.images.views import Recipe, Views
+from contrapose.lab.modalities.input_files import check_file
 from contrapose.lab.modalities.modality import DataSettings
+from contrapose.lab.modalities.progress import progress_bar
 from contrapose.lab.modalities.source import Reader, Split, ViewMaker, finish_each
 from contrapose.validate import check_output_file
 
 ENDING = ".safetensors"
 _BATCH = 256  # images decoded at a time
-_FORMAT = "contrapose packed images 1"
+_FORMAT = "contrapose packed images 2"
+_OLD_FORMAT = "contrapose packed images 1"  # without a checksum
+_METADATA = ("folder", "files", "hold_out", "view_size", "source_names", "notes")
+_TENSORS = ("train_images", "train_names")
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +113,10 @@ def check_packed_path(path: Path) -> None:
     check_output_file("out", path)
 
 
-def pack(settings: DataSettings, views: Views, out: Path, *, only: Sequence[str] = ()) -> Split:
+def pack(settings: DataSettings, views: Views, out: Path, *, only: Sequence[str] = (), fingerprint: str = "") -> Split:
     """Write a packed copy of the folder `settings.data` for these views to a file, and return the split that it contains.
 
-    `only` names the class folders to pack; empty: all.
+    `only` names the class folders to pack; empty: all. `fingerprint` is what `read_packed` compares.
     """
     recipe, folder = views.recipes[0], Path(settings.data)
     split = with_limit(split_folder(folder, only, hold_out=settings.hold_out), settings.max_megapixels)
@@ -121,6 +127,7 @@ def pack(settings: DataSettings, views: Views, out: Path, *, only: Sequence[str]
         "only": json.dumps(only),
         "files": _digest(split),  # before the files are read: a file that changes meanwhile is noticed later
         "view_size": str(recipe.size),
+        "fingerprint": fingerprint,
     }
     if settings.skip_broken:
         split = without_broken(split, recipe)
@@ -129,17 +136,11 @@ def pack(settings: DataSettings, views: Views, out: Path, *, only: Sequence[str]
     metadata["source_names"] = json.dumps({part: source.name for part, source in parts.items()})
     out.parent.mkdir(parents=True, exist_ok=True)
     _check_disk(out.parent, sum(map(len, parts.values())), recipe.resized)
-    with out.with_name(f".{out.name}.part").open("wb") as file:
-        try:
-            _write(
-                file, {name: source for name, source in parts.items() if isinstance(source, Files)}, recipe, metadata
-            )
-            file.flush()
-            os.fsync(file.fileno())  # before it gets its name: a crash of the machine must not leave a file of zeros
-        except BaseException:
-            os.unlink(file.name)
-            raise
-    os.replace(file.name, out)
+    # The file's modification time is set to this one: as long as it has it, nothing has been written to the file since.
+    metadata["written"] = str(int(time.time()))
+    entries = list(_entries({name: one for name, one in parts.items() if isinstance(one, Files)}, recipe, metadata))
+    write_tensors(out, entries, metadata)
+    _mark_intact(out, metadata)
     return split
 
 
@@ -149,49 +150,31 @@ def _check_disk(folder: Path, images: int, side: int) -> None:
     if needed > free:
         raise ValueError(
             f"pack: {images:,} images of {side} × {side} pixels need {needed / 1e9:,.1f} GB, but {folder} has "
-            f"{free / 1e9:,.1f} GB free; use another disk (`train --pack --data-root FOLDER`, `data pack -o FILE`)"
+            f"{free / 1e9:,.1f} GB free; use another disk (set CONTRAPOSE_CACHE for `train --pack`, or `data pack -o FILE`)"
         )
 
 
-def _write(file: Any, parts: dict[str, Files], recipe: Recipe, metadata: dict[str, str]) -> None:
-    """Write a .safetensors file, its pixels in batches: safetensors itself would need them all in memory."""
-    labels, names, images = list[_Entry](), list[_Entry](), list[_Entry]()
+def _entries(parts: dict[str, Files], recipe: Recipe, metadata: dict[str, str]) -> Iterator[Entry]:
+    """Yield what a packed copy contains, with pixels in batches: all of them may be larger than the memory."""
     for part, source in parts.items():
         listed = b"\0".join(os.fsencode(os.path.relpath(path, metadata["folder"])) for path in _resolved(source))
-        names.append(_Entry(f"{part}_names", "U8", (len(listed),), [listed]))
+        yield Entry(f"{part}_names", "U8", (len(listed),), [listed])
         if source.labels is not None:
-            labels.append(_Entry(f"{part}_labels", "I64", (len(source),), [source.labels.numpy().tobytes()]))
+            yield entry(f"{part}_labels", source.labels)
             metadata["classes"] = json.dumps(source.classes)
         batches = (pixels.numpy().tobytes() for pixels in whole(source, recipe, batch=_BATCH, workers=0))
-        images.append(_Entry(f"{part}_images", "U8", (len(source), 3, recipe.resized, recipe.resized), batches))
-    header: dict[str, Any] = {"__metadata__": metadata}
-    entries, offset = [*labels, *names, *images], 0  # labels first, since their eight bytes must be aligned
-    for entry in entries:
-        size = math.prod(entry.shape) * (8 if entry.dtype == "I64" else 1)
-        header[entry.name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [offset, offset + size]}
-        offset += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    file.write(len(text).to_bytes(8, "little") + text)
-    for entry in entries:
-        file.writelines(entry.blocks)
+        yield Entry(f"{part}_images", "U8", (len(source), 3, recipe.resized, recipe.resized), batches)
 
 
-class _Entry(NamedTuple):
-    """A tensor to write."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    blocks: Iterable[bytes]
-
-
-def read_packed(path: Path, *, as_folder: bool = False) -> Split:
+def read_packed(path: Path, *, as_folder: bool = False, fingerprint: str | None = None) -> Split:
     """Open a packed copy; raise ValueError if the folder that it was made of has changed since.
 
-    With `as_folder`, names, paths and notes are those of the folder, as if the images were read from it.
+    With `as_folder`, names, paths and notes are those of the folder, as if the images were read from it. A copy with another
+    `fingerprint`, if one is given, is refused.
     """
     metadata, tensors = _open(path)
+    if fingerprint not in (None, metadata.get("fingerprint")):
+        raise ValueError(f"data: {path} is a packed copy of other images")
     folder, only = Path(metadata["folder"]), json.loads(metadata.get("only", "[]"))
     if (
         folder.is_dir()
@@ -224,18 +207,59 @@ def packed_facts(path: Path) -> tuple[int, int]:
     return len(tensors["train_images"]), int(metadata["view_size"])
 
 
-def _open(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Return the metadata and the memory-mapped tensors of a packed copy."""
-    from safetensors import SafetensorError, safe_open
+def check_packed(path: Path) -> Iterator[str]:
+    """Read a packed copy whole and compare it with its checksum; yield a line about it."""
+    metadata, _ = _open(path)
+    if metadata["format"] == _OLD_FORMAT:
+        yield f"{path} was packed by an earlier version, without a checksum: damaged pixels would not be noticed; pack again"
+        return
+    _check_whole(path, metadata)
+    yield f"{path} has the bytes that were written when it was packed"
 
+
+def _open(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return the metadata and the memory-mapped tensors of a packed copy, which is checked if it may have changed."""
+    check_file(path)  # opening a named pipe would block forever
     try:
-        with safe_open(path, "pt") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-            if metadata.get("format") == _FORMAT:
-                return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"data: {path} is not a packed copy, or it is damaged: {error}") from error
-    raise ValueError(f"data: {path} is not a packed copy of a folder of images (contrapose data pack)")
+        metadata, tensors = open_tensors(path)
+    except ValueError as error:
+        raise ValueError(f"data: {path} is not a packed copy, or {error}") from error
+    if metadata.get("format") not in (_FORMAT, _OLD_FORMAT):
+        raise ValueError(f"data: {path} is not a packed copy of a folder of images (contrapose data pack)")
+    _check_unless_marked(path, metadata)
+    missing = sorted({*_METADATA, *_TENSORS} - {*metadata, *tensors})
+    if missing:
+        raise ValueError(
+            f"data: {path}, a packed copy, is damaged: it has no {', '.join(missing)}; pack the images again"
+        )
+    return metadata, tensors
+
+
+def _check_unless_marked(path: Path, metadata: dict[str, str]) -> None:
+    """Compare a packed copy with its checksum if it may have changed since it was written or last compared."""
+    # Reading a copy of ImageNet takes minutes. A file that cannot be marked afterwards (another user's, or on a read-only disk)
+    # would be read at every start; `data check` reads it.
+    status = path.stat()
+    is_marked = str(status.st_mtime_ns) == metadata.get("written", "") + "0" * 9
+    can_mark = os.geteuid() in (0, status.st_uid) and os.access(path, os.W_OK)
+    if metadata["format"] == _FORMAT and not is_marked and can_mark:
+        _check_whole(path, metadata)
+        _mark_intact(path, metadata)
+
+
+def _check_whole(path: Path, metadata: dict[str, str]) -> None:
+    with progress_bar(f"checking {path.name}", block_count(path)) as advance:
+        if not is_intact(path, advance):
+            raise ValueError(
+                f"data: {path}, a packed copy, is damaged: its checksum does not match; copy it again, or pack the images again "
+                f"(contrapose data pack {metadata.get('folder', 'FOLDER')} -o {path})"
+            )
+
+
+def _mark_intact(path: Path, metadata: dict[str, str]) -> None:
+    """Set the modification time that says that a packed copy is as it was written."""
+    with suppress(OSError):  # another user's file
+        os.utime(path, times=(time.time(), int(metadata["written"])))
 
 
 def _digest(split: Split) -> str:

@@ -15,6 +15,7 @@ from contrapose.lab.modalities.images.image_shards import is_image_shards
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.load import load
 from contrapose.lab.modalities.images.stream import Files
+from contrapose.lab.modalities.input_files import as_text
 from contrapose.lab.modalities.modality import DataSettings
 from contrapose.lab.modalities.previews import Collection, Preview
 from contrapose.lab.modalities.source import Source
@@ -49,16 +50,23 @@ def thumbnail(image: Picture, *, side: int = 240) -> bytes:
 
 
 def previews(source: Source, *, side: int) -> list[Preview]:
-    """Return each image as a JPEG file whose longest side has at most `side` pixels."""
+    """Return each image as a JPEG file whose longest side has at most `side` pixels; nothing for a file that is gone."""
     from PIL import Image
 
-    if source.paths:
-        return [Preview(thumbnail(path, side=side)) for path in source.paths]
-    assert isinstance(source, Images)
+    if not isinstance(source, Images):
+        return [_file_preview(path, side) for path in source.paths]
     # Enlarged without interpolation, to show the pixels of small images as they are.
     factor = max(1, min(_ENLARGED, side) // max(source.pixels.shape[2:]))
     pixels = source.pixels.repeat_interleave(factor, 2).repeat_interleave(factor, 3).permute(0, 2, 3, 1)
     return [Preview(thumbnail(Image.fromarray(image.numpy()), side=side)) for image in pixels.contiguous()]
+
+
+def _file_preview(path: ImagePath, side: int) -> Preview:
+    # Embeddings of many images take minutes, in which files may be moved; a page without one of them is still of use.
+    try:
+        return Preview(thumbnail(path, side=side))
+    except (OSError, ValueError):
+        return Preview()
 
 
 def image_collection(settings: DataSettings, root: Path | None) -> Collection:
@@ -75,7 +83,7 @@ def _all_in(folder: Path, settings: DataSettings) -> Files:
     paths = tuple(all_images(folder))
     if not paths:
         raise ValueError(f"data: no images under {folder} (looked for {', '.join(sorted(ENDINGS))})")
-    names = [path.parent.name if path.parent != folder else "" for path in paths]
+    names = [as_text(path.parent.name) if path.parent != folder else "" for path in paths]
     classes = tuple(sorted(set(names)))
     labels = torch.tensor([classes.index(name) for name in names]) if len(classes) > 1 else None
     return Files(folder.resolve().name, paths, labels, classes, max_megapixels=settings.max_megapixels)

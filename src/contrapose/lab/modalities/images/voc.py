@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from contrapose.lab.modalities.images.stream import Files
+from contrapose.lab.modalities.input_files import as_text, read_text
 from contrapose.lab.modalities.source import Split
 
 
@@ -41,7 +42,7 @@ def _part(folder: Path, part: str) -> Files:
     columns: list[list[int]] = []
     names: list[str] = []
     for file in files:
-        lines = [line.split() for line in file.read_text().splitlines() if line.strip()]
+        lines = [line.split() for line in read_text(file).splitlines() if line.strip()]
         listed = [line[0] for line in lines]
         if any(len(line) != 2 for line in lines) or (columns and listed != names):
             raise ValueError(
@@ -50,5 +51,5 @@ def _part(folder: Path, part: str) -> Files:
         names = listed
         columns.append([int(present == "1") for _, present in lines])
     paths = tuple(folder / "JPEGImages" / f"{name}.jpg" for name in names)
-    classes = tuple(file.name.removesuffix(f"_{part}.txt") for file in files)
+    classes = tuple(as_text(file.name).removesuffix(f"_{part}.txt") for file in files)
     return Files(f"{folder.name} ({part})", paths, torch.tensor(columns).T.contiguous(), classes)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from contrapose.lab.modalities.text.records import is_number
 from contrapose.validate import check_known
@@ -49,20 +50,21 @@ def is_header(cells: Sequence[str], following: Sequence[Sequence[str]]) -> bool:
     )
 
 
-def _by_number(column: str, names: Sequence[str]) -> str:
+def _by_number(column: str, names: Sequence[str], known: Collection[str]) -> str:
     """Return the name of a column that is given by its number, from 1 on; a column may also be called 2."""
-    if column in names or not column.isdecimal() or not 1 <= int(column) <= len(names):
+    if column in known or not column.isdecimal() or not 1 <= int(column) <= len(names):
         return column
     return names[int(column) - 1]
 
 
 def choose_columns(names: Sequence[str], requested: Sequence[str], *, file: str) -> tuple[str, ...]:
     """Return the requested columns, or else the columns with known names in the order of their roles, or else all columns."""
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    if twice:
-        raise ValueError(f"data: {file} has two columns named {twice[0]!r}; rename one of them")
-    requested = [_by_number(name, names) for name in requested]
+    counts = Counter(names)  # a file may have tens of thousands of columns
+    twice = next((name for name, count in counts.items() if count > 1), None)
+    if twice is not None:
+        raise ValueError(f"data: {file} has two columns named {twice!r}; rename one of them")
+    requested = [_by_number(name, names, counts) for name in requested]
     for name in requested:
-        check_known("columns", name, names)
+        check_known("columns", name, counts)
     known = [name for name in names if known_order(name) is not None]
     return tuple(requested or sorted(known, key=lambda name: known_order(name) or (0, 0)) or names)

@@ -14,7 +14,7 @@ from contrapose.extras import TEXT_PACKAGES, needs_extra
 from contrapose.lab.modalities.packages import package_folder
 from contrapose.lab.modalities.text.dropout import ATTENTION, register_attention, seed_dropout
 from contrapose.lab.modalities.text.folder import read_folder
-from contrapose.lab.modalities.text.pretrained import POOLINGS, choose_pooling, load_transformer
+from contrapose.lab.modalities.text.pretrained import POOLINGS, choose_pooling, load_transformer, loading
 from contrapose.lab.modalities.text.views import NO_TOKEN
 from contrapose.lab.networks.encoder import Encoder
 
@@ -109,7 +109,8 @@ def encoder(name: str, kept: Path | None = None) -> Encoder:
         elif parsed.base in _CAUSAL:
             model, pooling = _causal(*_CAUSAL[parsed.base]), parsed.pooling or "last"
         elif kept is not None:  # the folder with the pretrained weights may not exist any more
-            model, pooling = _from_config(kept), choose_pooling(parsed.pooling, read_folder(kept, weights=False), "cls")
+            pooling = choose_pooling(parsed.pooling, read_folder(kept, weights=False), "cls")
+            model = _from_config(kept)
         else:
             assert parsed.folder is not None
             folder = read_folder(parsed.folder)
@@ -162,5 +163,6 @@ def _causal(layers: int, width: int, heads: int) -> Any:
 def _from_config(folder: Path) -> Any:
     from transformers import AutoConfig, AutoModel
 
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    return AutoModel.from_config(config, attn_implementation=ATTENTION, trust_remote_code=False)
+    with loading(folder):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return AutoModel.from_config(config, attn_implementation=ATTENTION, trust_remote_code=False)

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
+from contrapose.lab.modalities.input_files import check_file
 from contrapose.lab.modalities.text.columns import choose_columns, is_header
 from contrapose.lab.modalities.text.lines import COMPRESSIONS, LONGEST, TOO_LONG, BadLine
 from contrapose.lab.modalities.text.records import FORMATS, format_of, is_number
@@ -51,7 +52,8 @@ class TextFile:
     @property
     def unused(self) -> tuple[str, ...]:
         """Names of the columns that are not read."""
-        return tuple(name for name in self.table.names if name not in self.columns)
+        columns = set(self.columns)  # there may be tens of thousands
+        return tuple(name for name in self.table.names if name not in columns)
 
     @property
     def skipped(self) -> int:
@@ -142,6 +144,7 @@ def check_path(path: Path) -> None:
         )
     if not path.exists():
         raise ValueError(f"data: {path} does not exist; expected a file of texts")
+    check_file(path)
 
 
 def _are_names(cells: Sequence[str], columns: Sequence[str], path: Path) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contrapose.lab.memory_budget import check_numbers
+from contrapose.lab.modalities import input_files
 from contrapose.lab.modalities.text.vocabulary import save_tokenizer
 from contrapose.lab.networks.weight_files import set_default_mode
 
@@ -43,12 +45,17 @@ def read_folder(path: Path, *, weights: bool = True) -> EncoderFolder:
     modules = _read_modules(path)
     transformer = path / modules.get("Transformer", "")
     check_files(transformer, weights=weights)
-    settings = _read_json(transformer / "sentence_bert_config.json")
+    length = read_json(transformer / "sentence_bert_config.json").get("max_seq_length") or 0
+    if type(length) is not int or length < 0:
+        raise ValueError(
+            f"encoder: max_seq_length in {transformer / 'sentence_bert_config.json'}: expected a number of tokens, got "
+            f"{str(length)[:80]!r}"
+        )
     return EncoderFolder(
         path=path,
         transformer=transformer,
         pooling=_read_pooling(path / modules.get("Pooling", "1_Pooling") / "config.json"),
-        length=int(settings.get("max_seq_length") or 0),
+        length=length,
         normalise="Normalize" in modules,
     )
 
@@ -99,9 +106,10 @@ def _read_modules(path: Path) -> dict[str, str]:
     """Return the folder of each module in a sentence-transformers model, keyed by class name; empty for other folders."""
     if not (path / "modules.json").exists():
         return {}
-    modules = {
-        str(module["type"]).split(".")[-1]: str(module["path"]) for module in _read_json(path / "modules.json", [])
-    }
+    listed = read_json(path / "modules.json", list)
+    if not all(isinstance(module, dict) and {"type", "path"} <= module.keys() for module in listed):
+        raise ValueError(f"encoder: {path / 'modules.json'}: expected a list of modules, each with a type and a path")
+    modules = {str(module["type"]).split(".")[-1]: str(module["path"]) for module in listed}
     others = sorted(set(modules) - {"Transformer", "Pooling", "Normalize"})
     if others:  # without this module, a different encoder would be evaluated
         raise ValueError(
@@ -112,7 +120,7 @@ def _read_modules(path: Path) -> dict[str, str]:
 
 
 def _read_pooling(path: Path) -> str:
-    settings = _read_json(path)
+    settings = read_json(path)
     if "pooling_mode" in settings:
         return str(settings["pooling_mode"])
     modes = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value]
@@ -121,7 +129,7 @@ def _read_pooling(path: Path) -> str:
 
 
 def check_files(path: Path, *, weights: bool = True) -> None:
-    """Refuse a folder without config.json, a tokenizer or, if they are needed, weights in safetensors."""
+    """Refuse a folder without a usable config.json, a tokenizer or, if they are needed, weights in safetensors."""
     if not (path / "config.json").exists():
         raise ValueError(f"encoder: {path} has no config.json; expected a folder that transformers saved")
     if weights and not any(path.glob("model*.safetensors")):
@@ -136,14 +144,24 @@ def check_files(path: Path, *, weights: bool = True) -> None:
         raise ValueError(
             f"encoder: {path} has no tokenizer; expected tokenizer.json, vocab.txt, vocab.json or a .model file"
         )
+    read_json(path / "config.json", size=weights_size(path))
 
 
-def _read_json(path: Path, default: Any = None) -> Any:
-    """Return the content of a JSON file; if there is no file, `default` or else an empty dictionary."""
+def read_json(path: Path, kind: type = dict, *, size: int = 0) -> Any:
+    """Return the object or, for kind=list, the array in a JSON file; empty if there is no file.
+
+    Raise ValueError for any other content, and for numbers that are too large for weights of `size` bytes.
+    """
     if not path.exists():
-        return {} if default is None else default
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"encoder: {path} is not a JSON file: {error}") from error
+        return kind()
+    content = input_files.read_json(path, "encoder")
+    if not isinstance(content, kind):
+        expected = "an object" if kind is dict else "an array"
+        raise ValueError(f"encoder: {path}: expected {expected} of JSON, got {json.dumps(content)[:80]}")
+    check_numbers(content, path, size=size)
     return content
+
+
+def weights_size(path: Path) -> int:
+    """Return the size of the weights in a folder, in bytes."""
+    return sum(file.stat().st_size for file in path.glob("*.safetensors") if file.is_file())

@@ -60,17 +60,17 @@ class _AllColumns:
         return islice((text for row in self.texts.rows() for text in row), _VOCABULARY_TEXTS)
 
 
-def load(
-    settings: DataSettings, tokenizer: Any, *, length: int, cache: Path | None = None, neighbours: bool = False
-) -> Split:
+def load(settings: DataSettings, tokenizer: Any, *, length: int, neighbours: bool = False) -> Split:
     """Load a run's texts as tokens. Some pairs are held out to measure retrieval; single sentences are not.
 
     With `neighbours`, each row of the training data is a sentence and the next one.
     """
     check_text_settings(settings)
     texts = open_data(settings)
+    notes: list[str] = []
     # The built-in set is small: tokenising its texts is faster than looking for cached tokens.
-    tokens = tokenise(texts, tokenizer, length=length, cache=None if isinstance(texts, BuiltInTexts) else cache)
+    cached = not isinstance(texts, BuiltInTexts)
+    tokens = tokenise(texts, tokenizer, length=length, cached=cached, log=notes.append)
     rows = Sentences(
         Path(settings.data).name, tokens, tokenizer, stream=settings.stream, content=texts.fingerprint, origin=texts
     )
@@ -80,7 +80,7 @@ def load(
     if isinstance(texts, TextFile) and texts.skipped:
         note = f"left out (--skip-broken): {count_of(texts.skipped, 'row')} of {settings.data} that cannot be used"
         split = replace(split, notes=(note, *split.notes))
-    split = replace(split, notes=(*column_notes(texts, settings), *split.notes))
+    split = replace(split, notes=(*notes, *column_notes(texts, settings), *split.notes))
     if 0 < settings.limit < len(split.train):
         split = replace(split, train=split.train.subset(sample_rows(len(split.train), settings.limit)))
     return split

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from contrapose.lab.modalities.input_files import as_text
 from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
 from contrapose.lab.modalities.previews import Collection
 from contrapose.lab.modalities.source import Reader, Source, Split
@@ -100,13 +101,11 @@ class TextModality(Modality[TextViews]):
         return True
 
     def load(self, settings: DataSettings, root: Path | None, views: TextViews, *, encoder: str) -> Split:
-        """Load the texts as tokens for the encoder; the tokens are cached in `root`."""
-        cache = (root or Path("data")) / "tokens"
+        """Load the texts as tokens for the encoder; the tokens are kept in the user's cache folder."""
         split = load(
             settings,
             self._tokenizer(encoder, views, settings),
             length=views.length,
-            cache=cache,
             neighbours=views.recipe == "neighbours",
         )
         assert isinstance(split.train, Sentences)
@@ -221,6 +220,7 @@ class TextModality(Modality[TextViews]):
         for number, text in enumerate(samples):
             if not isinstance(text, str):
                 raise ValueError(f"samples: expected texts, got {type(text).__name__} at position {number}")
+            _check_characters("samples", text)
         tokenizer = _kept_tokenizer(views.folder)
         options = {"padding": True, "truncation": True, "max_length": views.length, "return_tensors": "pt"}
         ids: Tensor = tokenizer(list(samples), **options)["input_ids"]
@@ -244,6 +244,7 @@ class TextModality(Modality[TextViews]):
 
     def query(self, text: str) -> str:
         """Return the text."""
+        _check_characters("queries", text)
         return text
 
     def find_sample(self, sample: str, source: Source) -> list[int]:
@@ -272,6 +273,17 @@ class TextModality(Modality[TextViews]):
     def example_input(self, views: TextViews) -> Tensor:
         """Return two texts with one token each."""
         return torch.zeros(2, views.length, dtype=torch.long)
+
+
+def _check_characters(name: str, text: str) -> None:
+    """Refuse a text with bytes of another encoding, which tokenizers do not take."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        character = ascii(text[error.start])[1:-1]
+        raise ValueError(
+            f"{name}: expected text in UTF-8, got '{as_text(text[:80])}' with {character} at character {error.start + 1}"
+        ) from None
 
 
 def _kept_tokenizer(folder: Path) -> Any:

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from contrapose.extras import TEXT_PACKAGES, needs_extra
 from contrapose.lab.devices import own_device
+from contrapose.lab.memory_budget import OverBudget, model_budget
 from contrapose.lab.modalities.progress import progress_bar
-from contrapose.lab.modalities.text.folder import EncoderFolder, read_folder
+from contrapose.lab.modalities.text.folder import EncoderFolder, read_folder, weights_size
 from contrapose.lab.modalities.text.vocabulary import pad_on_the_right
 from contrapose.pairs import unit
 from contrapose.validate import check_count, check_known
@@ -51,6 +52,7 @@ POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 class SentenceEncoder:
     """Map texts to embeddings (n, d): a transformer and the pooling of its last hidden states."""
 
+    path: Path  # folder
     model: Any
     tokenizer: Any
     pooling: str  # a name in POOLINGS
@@ -74,8 +76,11 @@ class SentenceEncoder:
 
     def _encode(self, batch: list[str], advance: Callable[[], None]) -> Tensor:
         options = {"padding": True, "truncation": True, "max_length": self.length, "return_tensors": "pt"}
-        inputs = self.tokenizer(batch, **options).to(self.device)
-        states = self.model(**inputs).last_hidden_state
+        with loading(
+            self.path, task="encode texts with"
+        ):  # a damaged tokenizer may name tokens that the model does not have
+            inputs = self.tokenizer(batch, **options).to(self.device)
+            states = self.model(**inputs).last_hidden_state
         embeddings = POOLINGS[self.pooling](states, inputs["attention_mask"]).float()
         if not bool(embeddings.isfinite().all()):
             row = int((~embeddings.isfinite().all(1)).nonzero()[0])
@@ -99,13 +104,16 @@ def load_sentence_encoder(
     device = device or own_device()
     with needs_extra("a sentence encoder", "text", TEXT_PACKAGES):
         tokenizer, model = load_tokenizer(folder.transformer), load_transformer(folder.transformer)
-    limit = min(tokenizer.model_max_length, longest_input(model))
+        with loading(path):
+            limit = min(tokenizer.model_max_length, longest_input(model))
     if length:
         check_count("length", length, least=3)  # a start token, an end token and one token between them
     if length > limit:
         raise ValueError(f"length: expected at most {limit}, the longest input of this encoder, got {length}")
     length = length or min(folder.length or DEFAULT_LENGTH, limit)
-    return SentenceEncoder(model.to(device), tokenizer, pooling, length, folder.normalise, device)
+    encoder = SentenceEncoder(path, model.to(device), tokenizer, pooling, length, folder.normalise, device)
+    encoder(["a"])  # settings that contradict each other show only when a text is encoded
+    return encoder
 
 
 def choose_pooling(pooling: str, folder: EncoderFolder, default: str = "") -> str:
@@ -139,7 +147,7 @@ def load_transformer(path: Path, *, attention: str | None = None) -> Any:
     """Load the transformer in a folder, in evaluation mode; `attention` names one of transformers' attention functions."""
     from transformers import AutoModel
 
-    with loading(path):
+    with loading(path), model_budget(f"encoder: the model in {path}", size=weights_size(path)):
         model, report = AutoModel.from_pretrained(
             path,
             **_SAFE,
@@ -159,7 +167,7 @@ def load_transformer(path: Path, *, attention: str | None = None) -> Any:
 
 def longest_input(model: Any) -> float:
     """Return the number of tokens that a transformer has positions for; infinite if it has no limit."""
-    positions = getattr(model.config, "max_position_embeddings", math.inf)
+    positions = getattr(model.config, "max_position_embeddings", None) or math.inf
     embedding = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
     # RoBERTa counts positions from the padding token's id on.
     first = getattr(embedding, "padding_idx", None)
@@ -167,17 +175,20 @@ def longest_input(model: Any) -> float:
 
 
 @contextmanager
-def loading(path: Path, library: str = "transformers") -> Iterator[None]:
-    """Turn any error that the library raises in this block into a ValueError that names the folder."""
+def loading(path: Path, library: str = "transformers", *, task: str = "load") -> Iterator[None]:
+    """Turn any error that the library raises in this block into a ValueError that names the folder and the task."""
     try:
         with quiet():
             yield
-    except ModuleNotFoundError:
+    except (ModuleNotFoundError, OverBudget, torch.OutOfMemoryError):
         raise
-    # Each architecture and tokenizer raises its own types of errors for unreadable files.
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(f"encoder: {library} cannot load {path}: {reason}") from error
+    # Each architecture and tokenizer raises its own types of errors for unreadable files. A panic in the tokenizers' Rust code
+    # is not an Exception.
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(f"encoder: {library} cannot {task} {path}: {reason}") from error
 
 
 @contextmanager

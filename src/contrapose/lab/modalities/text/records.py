@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from contrapose.extras import needs_extra
+from contrapose.lab.memory_budget import OverBudget, check_allocation
 from contrapose.lab.modalities.text.lines import COMPRESSIONS, EMPTY, LONGEST, BadLine, read_lines
+from contrapose.lab.modalities.text.parquet_pages import largest_page
 
 Record = list[Any] | dict[str, Any]
 Numbered = Iterator[tuple[int, Record | BadLine]]  # with the number of the line or row
-_BATCH = 4096  # rows to read from a Parquet file at a time
+_BATCH = 4096  # rows to read from a Parquet file at a time, and bytes, unless one row has more
+_BATCH_BYTES = 2**26
+_COPIES = 4  # of a page in memory: unpacked, its values, and the texts in Python
 
 
 def _read_plain(path: Path) -> Numbered:
@@ -29,20 +33,23 @@ def _read_tsv(path: Path) -> Numbered:
 
 def _read_csv(path: Path) -> Numbered:
     """Yield the number of each record's first line, and the record's cells; a quoted cell may contain line breaks."""
-    start, record = 0, ""
+    start, lines, length, is_open = 0, list[str](), 0, False  # of the record that is not complete yet
     for number, line in read_lines(path):
-        if isinstance(line, BadLine) and not (record and line == EMPTY):
-            record = ""
+        if isinstance(line, BadLine) and not (lines and line == EMPTY):
+            lines, length, is_open = [], 0, False
             yield number, line
             continue
         text = "" if isinstance(line, BadLine) else line
-        start, record = (start, f"{record}\n{text}") if record else (number, text)
+        start = start if lines else number
+        lines.append(text)
+        length += len(text) + 1
         # A complete record has an even number of quotation marks; an unclosed one must not swallow the rest of the file.
-        if record.count('"') % 2 == 0 or len(record) > LONGEST:
-            yield start, _parse_csv(record)
-            record = ""
-    if record:
-        yield start, _parse_csv(record)
+        is_open ^= text.count('"') % 2 == 1
+        if not is_open or length > LONGEST + 1:
+            yield start, _parse_csv("\n".join(lines))
+            lines, length, is_open = [], 0, False
+    if lines:
+        yield start, _parse_csv("\n".join(lines))
 
 
 def _parse_csv(record: str) -> Record | BadLine:
@@ -90,17 +97,28 @@ def _read_parquet(path: Path) -> Numbered:
         from pyarrow.parquet import ParquetFile
     number = 0
     try:
-        with ParquetFile(path) as file:
+        with path.open("rb") as raw, ParquetFile(path) as file:
             columns = [field.name for field in file.schema_arrow if _holds_strings(field.type)]
-            for batch in file.iter_batches(batch_size=_BATCH, columns=columns):
-                for record in batch.to_pylist():
-                    number += 1
-                    yield number, record
-    except PermissionError:
+            for group in range(file.num_row_groups):
+                rows = _batch_rows(raw, file.metadata.row_group(group), columns, path)
+                for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=columns):
+                    for record in batch.to_pylist():
+                        number += 1
+                        yield number, record
+    except (PermissionError, OverBudget):
         raise
-    except (ArrowException, OSError, UnicodeDecodeError) as error:
+    except (ArrowException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise ValueError(f"data: {path} cannot be read as Parquet: {reason}; copy or download it again") from error
+
+
+def _batch_rows(raw: BinaryIO, group: Any, columns: Sequence[str], path: Path) -> int:
+    """Return how many rows of a row group to read at a time; refuse pages that are too large."""
+    chunks = [group.column(index) for index in range(group.num_columns)]
+    # A value may repeat, in full, a text that its page stores only once, and no value is longer than its page.
+    largest = sum(largest_page(raw, chunk) for chunk in chunks if chunk.path_in_schema in columns)
+    check_allocation(_COPIES * largest, f"data: a page of {path}")
+    return max(1, min(_BATCH, _BATCH_BYTES // max(1, largest)))
 
 
 def _holds_strings(kind: Any) -> bool:

@@ -22,11 +22,11 @@ from contrapose.lab.modalities.images.views.recipes import LOCAL, RECIPES
 from contrapose.lab.modalities.source import AUGMENTATIONS
 from contrapose.validate import check_known
 
-__all__ = ["RECIPES", "Recipe", "Views"]
+__all__ = ["LARGEST", "RECIPES", "Recipe", "Views"]
 
 # In pixels. Local crops of the smallest views still have the 3 pixels that a blur needs; the upper limit catches typing
 # errors.
-_SMALLEST, _LARGEST = 8, 1024
+_SMALLEST, LARGEST = 8, 1024
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Views:
             raise ValueError(f"views: expected at least one view, got {count}")
         if local_count and not local_count.isdigit():
             raise ValueError(f"views: expected a number of local crops after '+local', got {local_count!r}")
-        if size is not None and not _SMALLEST <= size <= _LARGEST:
+        if size is not None and not _SMALLEST <= size <= LARGEST:
             raise ValueError(
-                f"size: expected {_SMALLEST} to {_LARGEST} pixels, or 0 for the recipe's own size, got {size}"
+                f"size: expected {_SMALLEST} to {LARGEST} pixels, or 0 for the recipe's own size, got {size}"
             )
         cycle = [recipe if size is None else recipe.at(size) for recipe in RECIPES[name]]
         recipes = [replace(cycle[v % len(cycle)], **changes) for v in range(count)]  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ class Views:
         # Boxes are computed on the CPU, so that they are the same to the bit as those of images that workers crop.
         index, shape = torch.tensor(indices), torch.tensor([image.shape[1:] for image in images])
         boxes = [recipe.boxes(index, seed, epoch, view, shape=shape) for view, recipe in enumerate(self.recipes)]
-        pixels, places = kernels.join(images)
+        pixels, places = kernels.places_among(images)
         on_device = torch.stack([torch.stack(box) for box in boxes]).to(pixels.device)
         return [
             kernels.crop(pixels, places, tuple(box), recipe.size, cubic=recipe.cubic)
@@ -129,7 +129,7 @@ class Views:
 
         recipe = self.recipes[0]
         boxes = torch.tensor([recipe.plain_window(*image.shape[1:]) for image in images])
-        pixels, places = kernels.join(images)
+        pixels, places = kernels.places_among(images)
         inputs = kernels.resample(pixels, places, boxes.to(pixels.device), recipe.size)
         return operations.normalize(inputs, recipe.mean, recipe.std)
 

@@ -7,7 +7,6 @@ Each computes what a function in operations.py computes, with one program for a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import torch
 import triton
@@ -204,12 +203,16 @@ def _blur_kernel(x, sigmas, out, size, TAPS: tl.constexpr, ROWS: tl.constexpr, B
     tl.store(out + item * 3 * size * size + place, blurred, inside)
 
 
-def join(images: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the `pixels` and `places` of images (3, H, W) of different sizes on a GPU, as `crop` takes them."""
-    ends = list(accumulate(image.numel() for image in images))
-    places = [[end - image.numel(), *image.shape[1:]] for end, image in zip(ends, images, strict=True)]
-    pixels = torch.cat([image.flatten() for image in images])
-    return pixels, torch.tensor(places).to(pixels.device)
+def places_among(images: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the `pixels` and `places` of contiguous images (3, H, W) of different sizes on a GPU, as `crop` takes them.
+
+    Nothing is copied: places are distances in memory from the first image, and may be negative. Keep the images until the
+    crops are queued.
+    """
+    assert all(image.is_contiguous() for image in images)
+    start = images[0].data_ptr()
+    places = [[image.data_ptr() - start, *image.shape[1:]] for image in images]
+    return images[0], torch.tensor(places).to(images[0].device)
 
 
 def places_of(images: Tensor) -> Tensor:
