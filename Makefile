@@ -24,7 +24,7 @@ test: $(READY)  ## check the style and test: what every commit runs, six minutes
 test-all: lint  ## type-check, and run the tests of `make test` with all further cases that end within seconds
 	$(PYTEST) -n $(JOBS) --dist loadgroup
 
-docs: $(READY)  ## the site, with a page for each loss, in build/docs/html; two minutes on two slow cores
+docs: $(READY)  ## the site, with a page for each loss and a gallery that it runs, in build/docs/html; four minutes on two slow cores
 	$(BIN)/python docs/site/build.py build/docs
 	@echo 'open build/docs/html/index.html'
 

@@ -189,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     start = time.perf_counter()
     texts = open_texts(options.sentences)
     tokenizer = learn_tokenizer(texts, size=options.vocabulary)
-    tokens = tokenise(texts, tokenizer, length=options.length, cache=None)[:, 0]
+    tokens = tokenise(texts, tokenizer, length=options.length)[:, 0]
     print(f"{len(tokens):,} sentences, {len(tokenizer):,} tokens: {time.perf_counter() - start:.0f} s", flush=True)
     config = BertConfig(
         vocab_size=len(tokenizer),

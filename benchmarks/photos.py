@@ -181,6 +181,12 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=10_240)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--encoders", nargs="+", default=["resnet50", "resnet18", "vit-s16-moco"])
+    parser.add_argument(
+        "--usual",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="with the first encoder, also measure decoding in workers and a usual loop",
+    )
     parser.add_argument("--out", type=Path, help="also write the figures to this JSON file")
     options = parser.parse_args()
     place = Path(tempfile.mkdtemp())
@@ -200,7 +206,7 @@ def main() -> None:
     }  # fmt: skip
     print(f"decoding alone: {figures['decoding alone']:,.0f} images/s", flush=True)
     for number, encoder in enumerate(options.encoders):
-        rates = measure(encoder, folder, tars, squares, options.batch, usual=number == 0)
+        rates = measure(encoder, folder, tars, squares, options.batch, usual=options.usual and number == 0)
         figures[encoder] = rates
         limit = max(rate for name, rate in rates.items() if name.startswith("limit"))
         print(f"\n{encoder:44}{'images/s':>10}{'share':>8}")

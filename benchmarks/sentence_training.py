@@ -115,7 +115,7 @@ def main() -> None:
         )
     texts = [row[0] for row, _ in zip(file.rows(), range(2 * options.batch * options.steps), strict=False)]
     tokenizer = load_tokenizer(options.encoder)
-    lengths = text_lengths(tokenise(file, tokenizer, length=options.length, cache=None), tokenizer.pad_token_id)
+    lengths = text_lengths(tokenise(file, tokenizer, length=options.length), tokenizer.pad_token_id)
     tokens = 2 * options.batch * options.steps * float(lengths.double().mean())
     seconds: dict[str, list[float]] = {"contrapose": [], "sentence-transformers": []}
     for _ in range(options.rounds):

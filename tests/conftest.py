@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ VERSIONS = {
     "python": platform.python_version(),
     "platform": f"{platform.system()} {platform.machine()}",
 }
+_CACHE = tempfile.TemporaryDirectory(prefix="contrapose-cache-")  # no test reads or writes the user's
+os.environ["CONTRAPOSE_CACHE"] = _CACHE.name
 torch.manual_seed(0)  # for what test modules draw when they are imported
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ordinary"))
 

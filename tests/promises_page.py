@@ -8,18 +8,17 @@ A promise whose tests have written no line is shown as missing, so that a promis
 from __future__ import annotations
 
 import argparse
-import html
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contrapose.lab.report.page import page
+from contrapose.lab.report.document import Document, Section, Table
+from contrapose.lab.report.render import as_html
 
 Line = dict[str, Any]  # one test, as the fixture `promise` writes it
 _COLUMNS = ("promise", "what is promised", "kept", "cases", "tests", "worst figure", "seconds")
-_STYLE = "td.no { border-left: .3rem solid #D55E00 } td.yes { border-left: .3rem solid #009E73 }"
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,15 @@ PROMISES = (
         ("test_resume.py::test_twice_the_same", "test_workers.py::test_any_number_of_workers")),
     Row("kill -9", "A run that is killed at any moment, even during a write, resumes bit for bit.",
         ("test_resume.py::test_stopped_anywhere", "test_resume.py::test_kill_nine", "test_durable_writes.py::test_a_kill",
-         "test_workers.py::test_killed", "test_killed_processes.py")),
+         "test_workers.py::test_killed", "test_killed_processes.py", "test_kills.py")),
     Row("SIGTERM", "A signal ends a run within one step and one write, and its progress is saved.",
         ("test_resume.py::test_a_signal",), "seconds to exit"),
     Row("torn write", "A write that fails at any point leaves a readable checkpoint.",
         ("test_checkpoints.py::test_a_failure_at_every_call_of_a_write[killed]", "test_durable_writes.py::test_everything")),
     Row("corruption", "Any change to a checkpoint is detected, and the previous one is used.",
         ("test_checkpoints.py::test_a_damaged_checkpoint", "test_checkpoints.py::test_everything_in_a_checkpoint")),
+    Row("caches", "Any damage to a cache, or a cache of other data, is noticed and said, and the cache is computed again.",
+        ("test_caches.py",)),
     Row("disk full", "A disk that is full at any point of a write leaves the previous checkpoint intact.",
         ("test_checkpoints.py::test_a_failure_at_every_call_of_a_write[disk full]",)),
     Row("NaN", "NaN or infinity in an image, a loss or a gradient stops the run before the weights change, and the message says where it is.",
@@ -62,6 +63,9 @@ PROMISES = (
     Row("bad image", "Broken images are reported by name, and unusual ones are read.", ("test_bad_images.py",)),
     Row("dead worker", "A loader worker that dies or hangs ends the run with a clear error, and no process is left.",
         ("test_workers.py::test_a_dead_worker", "test_workers.py::test_a_worker_that_does_not_respond"), "seconds to the error"),
+    Row("dead rank", "A process of a run on several that dies or stops ends the run in one line that names it, and the run resumes bit for bit.",
+        ("test_ranks.py",), "seconds to the message"),
+    Row("read-only", "Read-only data are read, and a directory that cannot be written to is refused in one line.", ("test_read_only.py",)),
     Row("no pickle", "No file can execute code.",
         ("test_checkpoints.py::test_a_pickle", "test_checkpoints.py::test_a_hostile_pth", "test_checkpoints.py::test_the_source")),
     Row("paths", "No setting and no member of an archive writes outside of the run's directory.", ("test_paths.py",)),
@@ -74,9 +78,16 @@ PROMISES = (
     Row("earlier versions", "A checkpoint of an earlier version resumes bit for bit.", ("test_earlier_versions.py",)),
     Row("another world size", "A run that resumes on another number of processes takes the same steps, or is refused.",
         ("test_other_world_size.py",), "difference"),
-    Row("isolation", "No program is started, no network is used, and nothing is written outside of the run's directory.",
+    Row("objects travel", "Pickled, copied, saved, and in spawned and Ray processes, objects compute the same values and gradients.",
+        ("test_travelling_objects.py",)),
+    Row("isolation", "No program is started, no network is used, and nothing is written outside of the run's directory and the caches.",
         ("test_isolation.py",)),
-    Row("readers", "Every damaged file is read or refused with a ValueError.", ("test_fuzzed_readers.py",), "seconds of a case"),
+    Row("readers", "Every damaged file is read or refused with a ValueError.",
+        ("test_fuzzed_readers.py", "test_fuzzed_detection.py", "test_fuzzed_tars.py", "test_fuzzed_names.py"), "seconds of a case"),
+    Row("model folders", "Every damaged folder of a pretrained model is loaded or refused with a ValueError.", ("test_fuzzed_folders.py",),
+        "seconds of a case"),
+    Row("memory of hostile files", "No file makes us allocate gigabytes by what it claims to contain.", ("test_hostile_memory.py",),
+        "MiB at the peak"),
     Row("memory", "Memory does not grow with the number of steps.", ("test_flat_memory.py",), "KiB per step"),
 )  # fmt: skip
 
@@ -112,25 +123,19 @@ def cells(row: Row, lines: Sequence[Line]) -> tuple[str, ...]:
     return verdict(row, own), f"{cases:,}", f"{len(own):,}", figure, f"{seconds:,.1f}"
 
 
-def _table_row(row: Row, texts: Sequence[str]) -> str:
-    kind = "yes" if texts[0] == "yes" else "no"
-    values = "".join(f"<td>{html.escape(text)}</td>" for text in texts[1:])
-    return (
-        f"<tr><th scope='row'>{html.escape(row.name)}</th><td>{html.escape(row.sentence)}</td>"
-        f'<td class="{kind}">{html.escape(texts[0])}</td>{values}</tr>'
-    )
-
-
 def promises_page(lines: Sequence[Line]) -> str:
-    """Return the page: one row for each promise, whether it has lines or not."""
+    """Return the page: the promises that are not kept, and one row for each promise, whether it has lines or not."""
     texts = [cells(row, lines) for row in PROMISES]
     kept = sum(text[0] == "yes" for text in texts)
-    head = "".join(f"<th scope='col'>{name}</th>" for name in _COLUMNS)
-    body = "\n".join(_table_row(row, text) for row, text in zip(PROMISES, texts, strict=True))
-    table = f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
-    summary = f"<p>{kept} of {len(PROMISES)} promises are shown to be kept.</p>"
-    footer = "<br>".join(html.escape(text) for text in version_texts(lines))
-    return page("What contrapose promises", [summary, table, f"<footer>{footer}</footer>"], style=_STYLE)
+    broken = [
+        (row.sentence, "does not hold", f"{row.name}: {text[0].removeprefix('no: ')}")
+        for row, text in zip(PROMISES, texts, strict=True)
+        if text[0].startswith("no:")
+    ]
+    rows = tuple((row.name, (row.sentence, *text)) for row, text in zip(PROMISES, texts, strict=True))
+    section = Section("", verdicts=tuple(broken), blocks=(Table("", _COLUMNS[1:], rows),))
+    lead = f"{kept} of {len(PROMISES)} promises are shown to be kept."
+    return as_html(Document("What contrapose promises", lead, (section,), foot=tuple(version_texts(lines))))
 
 
 def promises_table(lines: Sequence[Line]) -> str:

@@ -40,6 +40,7 @@ from contrapose.losses import w_mse as w_mse
 from contrapose.losses import zero_cl as zero_cl
 from contrapose.metrics import penalties as penalties
 from contrapose.pairs import Pairs as Pairs
+from contrapose.pairs import around_ring as around_ring
 from contrapose.pairs import bank as bank
 from contrapose.pairs import batch_rows as batch_rows
 from contrapose.pairs import cross as cross

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -48,7 +48,11 @@ class State(nn.Module):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Assignments:
-    """Similarities of embeddings to prototypes, before any softmax. Only `scores` have a gradient."""
+    """Similarities of embeddings to prototypes, before any softmax. Only `scores` have a gradient.
+
+    >>> Assignments(scores=torch.randn(2, 4, 8)).scores.shape  # two views of 4 samples, 8 prototypes
+    torch.Size([2, 4, 8])
+    """
 
     scores: Tensor  # (V, m, p)
     target: Tensor | None = None  # (W, m, p) a teacher's scores for the first W views (DINO)
@@ -60,7 +64,12 @@ class Assignments:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Embeddings:
-    """Embeddings of a batch in V views, with everything an objective may need to compare them."""
+    """Embeddings of a batch in V views, with everything an objective may need to compare them.
+
+    >>> embeddings = Embeddings(z=torch.randn(2, 4, 8), compare=within_batch)
+    >>> embeddings.pairs.shape  # 8 anchors, 8 candidates
+    (8, 8)
+    """
 
     z: Tensor  # (V, m, d), not normalised, with gradient
     compare: Callable[[Embeddings], Pairs]  # how `pairs` are made: within_batch, with_queue(...), with_bank(...)
@@ -153,34 +162,35 @@ def with_queue(rows: Tensor, *, batch: bool = False, keys: bool = False) -> Call
 
     With `batch`, queries are also compared with other queries. With `keys`, the keys of other samples are negatives (FNC).
     """
+    # A partial, since an inner function could not be pickled with `Embeddings`.
+    return partial(_compare_with_queue, rows=rows, batch=batch, keys=keys)
 
-    def compare(embeddings: Embeddings) -> Pairs:
-        assert embeddings.target is not None
-        # With a single view of queries, all keys of a sample are its positives.
-        query = embeddings.z if len(embeddings.z) > 1 else embeddings.z[0]
-        return queue(query, embeddings.target, rows, batch=batch, keys=keys, ids=embeddings.ids)
 
-    return compare
+def _compare_with_queue(embeddings: Embeddings, *, rows: Tensor, batch: bool, keys: bool) -> Pairs:
+    assert embeddings.target is not None
+    # With a single view of queries, all keys of a sample are its positives.
+    query = embeddings.z if len(embeddings.z) > 1 else embeddings.z[0]
+    return queue(query, embeddings.target, rows, batch=batch, keys=keys, ids=embeddings.ids)
 
 
 def with_nearest_neighbours(rows: Tensor) -> Callable[[Embeddings], Pairs]:
     """Compare the target's nearest neighbours among the stored rows (r, d) with the other views' predictions (NNCLR)."""
+    return partial(_compare_with_neighbours, rows=rows)
 
-    def compare(embeddings: Embeddings) -> Pairs:
-        assert embeddings.target is not None
-        return neighbours(embeddings.z, embeddings.target, rows, ids=embeddings.ids)
 
-    return compare
+def _compare_with_neighbours(embeddings: Embeddings, *, rows: Tensor) -> Pairs:
+    assert embeddings.target is not None
+    return neighbours(embeddings.z, embeddings.target, rows, ids=embeddings.ids)
 
 
 def with_bank(rows: Tensor) -> Callable[[Embeddings], Pairs]:
     """Compare each view with stored rows (N, d), one per sample in the data set (Wu et al.)."""
+    return partial(_compare_with_bank, rows=rows)
 
-    def compare(embeddings: Embeddings) -> Pairs:
-        assert embeddings.ids is not None
-        return bank(embeddings.z, embeddings.ids, rows)
 
-    return compare
+def _compare_with_bank(embeddings: Embeddings, *, rows: Tensor) -> Pairs:
+    assert embeddings.ids is not None
+    return bank(embeddings.z, embeddings.ids, rows)
 
 
 def between_towers(embeddings: Embeddings) -> Pairs:

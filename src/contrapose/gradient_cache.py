@@ -61,6 +61,11 @@ def large_batch(
     In training mode, batch norm uses each micro-batch's statistics, and counts each micro-batch once in its running statistics.
     Gradients are exact if the encoder computes the same result twice from the same torch random state; an encoder with spectral
     norm does not. Only `.backward()` computes the parameters' gradients; `torch.autograd.grad` does not.
+
+    >>> encoder = torch.nn.Linear(8, 4)
+    >>> z1, z2 = large_batch(encoder, torch.randn(6, 8), torch.randn(6, 8), micro_batch=2)
+    >>> z1.shape
+    torch.Size([6, 4])
     """
     if isinstance(micro_batch, bool) or not isinstance(micro_batch, int) or micro_batch < 1:
         raise ValueError(f"micro_batch: expected a whole number of at least 1, got {micro_batch!r}")

@@ -17,6 +17,10 @@ from contrapose.extras import nearest as nearest  # re-exported next to the chec
 _SHAPES = {2: "(m, d)", 3: "(V, m, d)"}
 
 
+class NotFinite(ValueError):
+    """Embeddings, or a loss of them, have values that are not finite, or that their floating point type cannot hold."""
+
+
 def values_may_be_read(tensor: Tensor) -> bool:
     """Return whether a tensor's values can be read now: not while a graph is traced or captured."""
     if torch.compiler.is_compiling():

@@ -99,6 +99,17 @@ def test_a_world_size_without_processes_is_refused(of: type[nn.Module]) -> None:
         of(world_size=2)(*features(), 10.0)
 
 
+@pytest.mark.parametrize("flag", [False, True])
+def test_the_attributes_of_open_clips_losses(flag: bool) -> None:
+    options: dict[str, Any] = {"local_loss": flag, "gather_with_grad": flag, "cache_labels": flag}
+    ours, theirs = ClipLoss(**options), reference.ClipLoss(**options)
+    for name in (*options, "rank", "world_size", "use_horovod"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    sigmoid: dict[str, Any] = {"cache_labels": flag, "dist_impl": "gather" if flag else None}
+    for name in (*sigmoid, "rank", "world_size"):
+        assert getattr(SigLipLoss(**sigmoid), name) == getattr(reference.SigLipLoss(**sigmoid), name)
+
+
 def test_horovod_is_refused() -> None:
     with pytest.raises(ValueError, match="use_horovod: expected False"):
         ClipLoss(use_horovod=True)

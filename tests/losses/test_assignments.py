@@ -89,6 +89,17 @@ def test_value_and_gradient_equal_plain_loops(name: str) -> None:
     torch.testing.assert_close(gradient, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("copies", [2, 3])
+def test_a_stored_sample_of_a_fractional_weight_counts_for_that_part(copies: int) -> None:
+    """Among `copies` copies of the batch, stored samples count as if each had a weight of 1 / copies beside one batch."""
+    batch, stored = SCORES[0], STORED[0]
+    codes = sinkhorn(batch, stored=stored, stored_weight=torch.tensor(1 / copies, dtype=torch.float64))
+    wanted = plain.sinkhorn(nested(batch) * copies, 0.05, 3, nested(stored))[: len(batch)]
+    torch.testing.assert_close(codes, torch.tensor(wanted, dtype=torch.complex128).real, rtol=TOLERANCE, atol=TOLERANCE)
+    for other in (OFF, ON):
+        assert not torch.allclose(codes, sinkhorn(batch, stored=stored, stored_weight=other), rtol=1e-3)
+
+
 def test_gradcheck() -> None:
     """DINO's codes are those of the teacher. SwAV's are constants, as those of a local view alone show."""
     leaf = SCORES.clone().requires_grad_()

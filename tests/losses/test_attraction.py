@@ -48,6 +48,20 @@ def test_several_views_add_up_in_byol_and_average_in_simsiam() -> None:
     torch.testing.assert_close(byol(cross(z[0], keys[1])), 2 - 2 * cosines[0])  # one direction
 
 
+@pytest.mark.parametrize("form", ["simsiam", "byol"])
+def test_one_image_needs_no_negatives(form: str) -> None:
+    """As in lightly; a loss that repels refuses the same pairs."""
+    theirs, target, p = NegativeCosineSimilarity(), draw(2, 1, 5, seed=1), draw(2, 1, 5).requires_grad_()
+    expected = (theirs(p[0], target[1]) + theirs(p[1], target[0])) / 2
+    pairs = views(p, keys=target)
+    value = Loss(CATALOGUE[form])(pairs)
+    torch.testing.assert_close(value, expected if form == "simsiam" else 4 + 4 * expected, rtol=1e-12, atol=1e-12)
+    assert bool(torch.autograd.grad(value, p)[0].any())
+    for other in ("simclr", "moco_v3", "dcl", "cacr", "triplet"):
+        with pytest.raises(ValueError, match="one image in the batch has no negatives: expected at least two images"):
+            Loss(CATALOGUE[other])(pairs)
+
+
 def test_reductions_agree() -> None:
     pairs = views(draw(2, 5, 4), keys=draw(2, 5, 4, seed=1))
     for loss in (byol, simsiam):

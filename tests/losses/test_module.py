@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from contrapose import CosineSchedule, Loss, nt_xent, supcon, two_views
+from contrapose import CosineSchedule, Loss, nt_xent, queue, supcon, two_views
 
 
 @pytest.mark.parametrize("name", ["nt_xent(temperature=0.2)", "dystress", "clip", "cacr", "supcon", "dcl", "simsiam"])
@@ -88,3 +88,29 @@ def test_a_schedule_follows_the_epoch_when_compiled() -> None:
         criterion.epoch = epoch
         expected = nt_xent(two_views(z, z * 2), temperature=CosineSchedule(period=10).at(epoch))
         torch.testing.assert_close(compiled(z, z * 2), expected)
+
+
+@pytest.mark.parametrize(
+    ("loss", "negatives"),
+    [
+        ("nt_xent(temperature=0.001)", 14),
+        ("nt_xent(negatives=hardest(5))", 5),
+        ("nt_xent(negatives=(same_view(), hardest(0.5)))", 4),
+        ("clip", 7),
+        ("siglip", 7),
+        ("cacr", 7),
+        ("triplet", 1),
+        ("hard_contrastive", 2),
+        ("vicreg", 0),
+        ("swav", 0),
+    ],
+)
+def test_the_number_of_negatives(loss: str, negatives: int) -> None:
+    z1, z2 = torch.randn(2, 8, 4, requires_grad=True)
+    assert Loss(loss).negatives_per_anchor(z1, z2) == negatives
+    assert Loss("nt_xent(temperature=0.1)").negatives_per_anchor(z1, z2, ids=torch.tensor([0, 0, *range(1, 7)])) == 13.5
+    assert Loss("supcon").negatives_per_anchor(z1, z2, labels=torch.arange(8) % 4) == 14
+    stored = queue(z1, z2, torch.randn(20, 4))
+    with torch.no_grad():
+        assert Loss("nt_xent(temperature=0.1)").negatives_per_anchor(stored) == 20
+    assert z1.grad is None

@@ -85,6 +85,9 @@ class ClipLoss(_TwoTowers):
         super().__init__(objective, settings, temperature, rank, world_size)
         if use_horovod:
             raise ValueError("use_horovod: expected False; features are gathered by torch.distributed")
+        # open_clip's own code and users read these; they change nothing here.
+        self.local_loss, self.gather_with_grad, self.cache_labels = local_loss, gather_with_grad, cache_labels
+        self.use_horovod = use_horovod
 
     def forward(
         self,
@@ -123,6 +126,7 @@ class SigLipLoss(_TwoTowers):
         **settings: Any,
     ) -> None:
         super().__init__(objective, settings, temperature, rank, world_size)
+        self.cache_labels, self.dist_impl = cache_labels, dist_impl or "bidir"  # read by users; open_clip's default
 
     def forward(
         self,

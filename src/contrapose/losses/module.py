@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -105,17 +106,56 @@ class Loss(nn.Module):
         if not torch.compiler.is_compiling() and self._scheduled:
             self._warn_without_epoch()
         batch = self._input(z, z2, ids)
-        # Priority, highest first: arguments of this call, the state, scheduled values, what the network provides, the settings.
-        settings = {**self.settings, **self._provided(z, more), **self.scheduled_tensors}
-        if self.state is not None:
-            settings |= self.state.settings(batch)
-        settings = {name: self._current(value) for name, value in (settings | more).items()}
+        settings = self._settings_of_call(z, batch, more)
         loss = self.objective(batch, **settings)
         # In evaluation the state is only read: `penalties` computes the loss of a batch a second time.
         if self.state is not None and self.training:
             # The values of this step are passed in, since the state does not know the epoch.
             self.state.update(batch, negatives=settings.get("negatives"), gamma=settings.get("gamma"))
         return loss
+
+    def negatives_per_anchor(
+        self, z: Batch, z2: Tensor | None = None, *, ids: Tensor | None = None, **more: Any
+    ) -> float:
+        """Return how many negatives an anchor of this batch is compared with, on average; 0 for losses without negatives.
+
+        These are the candidates on whose similarity the loss depends: samples of other ids, as far as the loss and the choice
+        of negatives use them. The similarities of all pairs are computed. Arguments are those of a call of the loss.
+
+        z, z2   embeddings of the views; or `Pairs` or `Embeddings`, without z2
+        ids     data-set indices (m,)
+        more    settings for this call, such as labels
+
+        >>> from contrapose import Loss, clip, nt_xent
+        >>> z1, z2 = torch.randn(2, 8, 4)
+        >>> Loss(nt_xent, temperature=0.5).negatives_per_anchor(z1, z2), Loss(clip).negatives_per_anchor(z1, z2)
+        (14.0, 7.0)
+        """
+        if self.traits.takes != "pairs":
+            return 0.0
+        batch = self._input(z, z2, ids)
+        given = batch if isinstance(batch, Similarities) else batch.similarities()
+        # Small similarities, all different, and positives below them: every negative that counts has a gradient above zero,
+        # at any temperature and any margin.
+        small = torch.linspace(-0.1, 0.1, given.negative.numel(), dtype=torch.float64, device=given.negative.device)
+        positive = torch.full_like(given.positive, -1.0, dtype=torch.float64)
+        negative = small.view_as(given.negative).requires_grad_()
+        with torch.enable_grad():
+            settings = self._settings_of_call(z, batch, more)
+            loss = self.objective(replace(given, positive=positive, negative=negative), **settings).sum()
+            if not loss.requires_grad:
+                return 0.0
+            (gradient,) = torch.autograd.grad(loss, negative, allow_unused=True)
+        counts = negative.new_zeros(1) if gradient is None else (gradient != 0).sum(1).double()
+        # An anchor may be compared with nothing: in `cacr`, only the first view's rows are queries.
+        return float(counts.sum() / (counts > 0).sum().clamp(min=1))
+
+    def _settings_of_call(self, z: Batch, batch: Any, more: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of all settings; highest priority first: this call, the state, schedules, the network, defaults."""
+        settings = {**self.settings, **self._provided(z, more), **self.scheduled_tensors}
+        if self.state is not None:
+            settings |= self.state.settings(batch)
+        return {name: self._current(value) for name, value in (settings | dict(more)).items()}
 
     def _warn_without_epoch(self) -> None:
         """Warn once if schedules stay at epoch 0 because the training loop does not set the epoch."""
@@ -172,7 +212,7 @@ class Loss(nn.Module):
     def _input(self, z: Batch, z2: Tensor | None, ids: Tensor | None) -> Any:
         """What the objective takes: pairs, embeddings or assignments."""
         takes = self.traits.takes
-        if isinstance(z, Pairs | Similarities | Embeddings | Assignments):
+        if isinstance(z, AnyPairs | Embeddings | Assignments):
             if z2 is not None or ids is not None:
                 name = type(z).__name__
                 raise ValueError(

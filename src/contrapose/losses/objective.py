@@ -11,7 +11,8 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast
 from torch import Tensor
 
 from contrapose.embeddings import Assignments, Embeddings, State, of_two_views
-from contrapose.pairs import AnyPairs, Pairs, Similarities
+from contrapose.pairs import AnyPairs, Pairs, RingPairs, Similarities
+from contrapose.pairs.ids import ONE_IMAGE
 from contrapose.temperature import Profile
 from contrapose.validate import check_choice, nearest
 
@@ -19,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Tensor])
 P = ParamSpec("P")
 Settings = Mapping[str, Any]
 _KINDS: dict[str, tuple[type, ...]] = {
-    "pairs": (Pairs, Similarities),
+    "pairs": (Pairs, RingPairs, Similarities),
     "embeddings": (Embeddings,),
     "assignments": (Assignments,),
 }
@@ -118,7 +119,7 @@ def _with_traits(function: F, described: Traits) -> F:
             batch, more = of_two_views(batch, more[0]), ()
         if more or not isinstance(batch, _KINDS[described.takes]):
             raise ValueError(_refusal(function, described, batch, *more))
-        if isinstance(batch, Pairs | Similarities):
+        if isinstance(batch, AnyPairs):
             _check_pairs(function, described, batch, settings)
         return function(batch, **settings)
 
@@ -133,7 +134,7 @@ def _refusal(function: Callable[..., Tensor], described: Traits, *received: Any)
     if takes == "pairs" and isinstance(received[0], Embeddings):
         return f"pairs: expected pairs, got Embeddings; write {function.__name__}(embeddings.pairs)"
     if takes != "pairs":
-        what = ": it is not a loss of similarities" if isinstance(received[0], Pairs | Similarities) else ""
+        what = ": it is not a loss of similarities" if isinstance(received[0], AnyPairs) else ""
         call = f"for two views write {function.__name__}(z1, z2)"
         hint = call if takes == "embeddings" else "pass Assignments(scores=…), similarities (V, m, p) to prototypes"
         return f"{takes}: {function.__name__} expected {takes.capitalize()}, got {names}{what}; {hint}"
@@ -141,7 +142,7 @@ def _refusal(function: Callable[..., Tensor], described: Traits, *received: Any)
     arguments = "two_views(z1, z2)" if described.make_pairs is None else "z1, z2"
     arguments = _WITH_TARGETS if described.needs_target else arguments
     name, hint = function.__name__, ""
-    if isinstance(received[0], Pairs | Similarities):
+    if isinstance(received[0], AnyPairs):
         hint = f"; settings are named, as in {name}(pairs, {list(signature(function).parameters)[1]}=…)"
     elif isinstance(received[0], Tensor) and "labels" in signature(function).parameters and len(received) == 1:
         hint = f"; for one view write {name}(views([z]), labels=y), for two {name}({arguments}, labels=y)"
@@ -157,9 +158,11 @@ def _check_pairs(function: Callable[..., Tensor], described: Traits, pairs: AnyP
     """Raise an error for pairs without the positives, the targets or the similarity that the objective needs."""
     if "labels" not in described.provided:  # labels can be the only source of positives
         pairs.check_positives()
+    if not described.needs_target and isinstance(pairs, Pairs) and pairs.is_one_sample:
+        raise ValueError(ONE_IMAGE)
     if pairs.similarity != "cosine":
         _check_unbounded(function, described, pairs.similarity, settings)
-    if described.needs_target and isinstance(pairs, Pairs) and not pairs.have_targets:
+    if described.needs_target and not isinstance(pairs, Similarities) and not pairs.have_targets:
         name = function.__name__
         raise ValueError(
             f"pairs: {name} only pulls, so if positives have a gradient too, all embeddings become equal: expected predictions "

@@ -2,27 +2,30 @@
 
 They take `Embeddings`, or the embeddings (m, d) of two views: `barlow_twins(z1, z2)`. Their statistics depend on the whole
 batch, so several processes gather it first: `barlow_twins(gather(z1), gather(z2))`. With more than two views, each loss is
-the mean over all pairs of views. All are computed in float32 or better. `zero_cl` and `arb` wait for the GPU, since torch's
-eigendecomposition does, so a CUDA graph cannot capture them; the other objectives do not wait.
+the mean over all pairs of views. All are computed in float32 or better, at any scale of the embeddings that it can represent.
+`zero_cl` and `arb` wait for the GPU, since torch's eigendecomposition does, so a CUDA graph cannot capture them; the other
+objectives do not wait.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import mse_loss
+from torch.nn.functional import hardshrink, mse_loss
 
 from contrapose.embeddings import Embeddings, State
 from contrapose.losses.objective import Settings, objective
 from contrapose.pairs import unit
 from contrapose.randomness import permutation
-from contrapose.reduce.unit import full_precision
-from contrapose.validate import check_choice, check_count, check_embeddings, check_number
+from contrapose.reduce.derivatives import in_transform
+from contrapose.reduce.unit import full_precision, is_free_to_read
+from contrapose.validate import NotFinite, check_choice, check_count, check_embeddings, check_number
 
 __all__ = ["FeatureOrder", "arb", "barlow_twins", "vicreg", "w_mse", "zero_cl"]
 
@@ -69,6 +72,9 @@ def vicreg(
     one process. The factor ½ of the variance term and the mean over features of (z1 - z2)² also follow their code; the paper
     has neither.
 
+    The loss grows with the fourth power of the embeddings' length, so float32 cannot hold it from about 1e9 on. On a CPU, a
+    ValueError says so; on a GPU, which is not waited for, the loss is then infinite or NaN.
+
     embeddings          `Embeddings`, or two tensors (m, d), one per view
     invariance_weight   λ, the weight of the squared difference between views
     variance_weight     μ, the weight of the penalty on standard deviations below 1
@@ -92,7 +98,22 @@ def vicreg(
     def loss(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> Tensor:
         return invariance_weight * mse_loss(a[0], b[0]) + a[1] + b[1]
 
-    return _mean_over_view_pairs(embeddings, penalise, loss)
+    total = _mean_over_view_pairs(embeddings, penalise, loss)
+    if _overflows(total, embeddings.z):  # perhaps only its sums do: in float64, they do not
+        exact = _mean_over_view_pairs(replace(embeddings, z=embeddings.z.double()), penalise, loss)
+        total = exact.to(total.dtype)
+        if _overflows(total, embeddings.z):
+            raise NotFinite(
+                f"z: vicreg exceeds {str(total.dtype).removeprefix('torch.')} for embeddings of up to "
+                f"{float(embeddings.z.detach().abs().max()):.2g}, since it grows with the fourth power of their length; "
+                "normalise the embeddings or scale them down"
+            )
+    return total
+
+
+def _overflows(value: Tensor, z: Tensor) -> bool:
+    """Return whether a value is not finite although the embeddings are; False where reading it would wait for a device."""
+    return _can_read(value) and not bool(value.isfinite()) and bool(z.isfinite().all())
 
 
 @objective(takes="embeddings")
@@ -231,7 +252,43 @@ def _distance_from_one(a: Tensor, b: Tensor) -> Tensor:
 def _standardise(z: Tensor) -> Tensor:
     """Return features (n, d) with mean 0 and variance 1 over the rows; constant features become 0."""
     centred = z - z.mean(0)
-    return centred * (centred.square().mean(0) + _EPSILON).rsqrt()
+    variance = centred.square().mean(0)
+    if _can_read(variance) and float(variance.detach().max()) < _high(z) ** 2:  # not if it is NaN
+        return centred * (variance + _EPSILON).rsqrt()
+    factors = _factors(z, 0)
+    scaled = z * factors
+    mean = scaled.mean(0)
+    centred = scaled - mean
+    with torch.no_grad():
+        # Where a feature was scaled down, epsilon may underflow; of a constant feature, the mean's rounding error remains.
+        rounding = (8 * torch.finfo(z.dtype).eps * mean).square()
+        epsilon = torch.where(factors < 1, rounding, _EPSILON)
+    return centred * (centred.square().mean(0) + epsilon).rsqrt()
+
+
+def _high(z: Tensor) -> float:
+    """Return a number whose square, and sums of its square, do not overflow in the dtype of z."""
+    return float(torch.finfo(z.dtype).max ** 0.25)
+
+
+@torch.no_grad()
+def _factors(z: Tensor, *dims: int, small: bool = False) -> Tensor:
+    """Return powers of two that bring the largest numbers near 1 where squares would overflow or, with `small`, underflow.
+
+    One factor for all elements along `dims`, or for all of z; 1 where no scaling is needed.
+    """
+    high, tiny = _high(z), torch.finfo(z.dtype).tiny
+    largest = z.abs().amax(dims)
+    factors = (torch.frexp(largest).mantissa / largest).clamp(tiny, 1 / tiny)
+    extreme = largest > high
+    if small:
+        extreme |= (largest < 1 / high) & (largest > 0)
+    return torch.where(extreme, factors, 1.0)
+
+
+def _can_read(tensor: Tensor) -> bool:
+    """Return whether a tensor's values can be read now and without waiting for a device."""
+    return is_free_to_read(tensor) and not in_transform()
 
 
 def _squared_norm(a: Tensor, b: Tensor) -> Tensor:
@@ -243,8 +300,15 @@ def _squared_norm(a: Tensor, b: Tensor) -> Tensor:
 
 def _whiten(z: Tensor, shrinkage: float) -> Tensor:
     """Return L⁻¹(z - z̄), (n, d), with LLᵀ the covariance of the rows, moved towards the identity."""
+    # The result is the same at any scale. With shrinkage, nothing is scaled up: the covariance cannot underflow then, and the
+    # scaled identity would overflow.
+    high = _high(z)
+    shrunk: float | Tensor = shrinkage
+    if not (_can_read(z) and 1 / high < float(z.detach().abs().max()) < high):
+        factor = _factors(z, small=not shrinkage)
+        z, shrunk = z * factor, shrinkage * factor.square() if shrinkage else 0.0
     centred, identity = z - z.mean(0), torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
-    covariance = (1 - shrinkage) * (centred.T @ centred) / (len(z) - 1) + shrinkage * identity
+    covariance = (1 - shrinkage) * (centred.T @ centred) / (len(z) - 1) + shrunk * identity
     with torch.no_grad():
         # The rounding errors of the covariance and of the mean, and a floor for zeros: all far below the effect of shrinkage.
         eps, tiny = torch.finfo(z.dtype).eps, torch.finfo(z.dtype).tiny
@@ -280,8 +344,10 @@ def _orthonormal_base(z: Tensor, ridge: float) -> Tensor:
 def _matrix_function(matrix: Tensor, ridge: float, function: Callable[[Tensor], Tensor]) -> Tensor:
     """Return U f(S + ε) Uᵀ of a positive semi-definite matrix U S Uᵀ."""
     # `eigh` raises an error for NaN. Zeros replace NaN here, so that NaN embeddings reach the loss, where they are noticed.
-    # Without the ridge, eigenvectors of a float32 matrix that holds only rounding errors can be NaN.
+    # Without the ridge, eigenvectors of a float32 matrix that holds only rounding errors can be NaN. Subnormal numbers, which
+    # some versions of LAPACK do not converge with, do not matter beside the ridge.
     finite = torch.nan_to_num(matrix, nan=0.0, posinf=0.0, neginf=0.0)
+    finite = hardshrink(finite, torch.finfo(matrix.dtype).tiny)
     identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     values, vectors = torch.linalg.eigh(finite + ridge * identity)
     return torch.mm(vectors * function(values.clamp(min=ridge)), vectors.T)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from contrapose.pairs import Pairs, unit
+from contrapose.pairs.ids import views_in_order
 from contrapose.validate import check_embeddings, check_index
 
 _LENGTH_TOLERANCE = 2e-2  # the length of a vector normalised in bf16 differs from 1 by less than 1 %
@@ -83,5 +85,5 @@ def all_pairs(z: Tensor) -> Pairs:
         # A pool row with the anchor's id is not a negative, so unique ids exclude exactly the self-pairs.
         anchor_id=index,
         pool_id=index,
-        view_ids=lambda: (torch.zeros_like(index), torch.zeros_like(index)),
+        view_ids=partial(views_in_order, 1, len(z), z.device),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from contrapose.pairs import AnyPairs, Pairs, Similarities
+from contrapose.pairs import AnyPairs, Similarities
 from contrapose.validate import check_number
 
 
@@ -124,7 +124,7 @@ def penalties(objective: Callable[[AnyPairs], Tensor], pairs: AnyPairs) -> Penal
     >>> round(result.effective_temperature, 4)
     0.5
     """
-    at = pairs.similarities() if isinstance(pairs, Pairs) else pairs
+    at = pairs if isinstance(pairs, Similarities) else pairs.similarities()
     with torch.enable_grad():  # the caller may be inside torch.no_grad
         # Copies as leaves of the graph: no gradient reaches the embeddings or the encoder.
         positive, negative = (s.detach().clone().requires_grad_() for s in (at.positive, at.negative))
