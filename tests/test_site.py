@@ -324,14 +324,27 @@ def test_conformance_and_verdicts_are_those_of_the_records() -> None:
     assert {row[1] for row in verdicts} == {"holds", "does not hold", "undecided"}
     page = BUILDER.reference.studies_page((SITE.parent / "studies.md").read_text())
     assert page.count("\n# ") == 0
+    assert "| CACR Table 2, `cacr/table2` |" in page
+    assert "| DySTreSS Table 3, `dystress/table3`, 200-NN accuracy | holds |" in page
     assert "\n## What each study measures\n" in page
 
 
-def test_markdown_copies_have_no_drawings(tmp_path: Path) -> None:
+def test_markdown_copies_have_no_directives(tmp_path: Path) -> None:
     source, html = tmp_path / "source", tmp_path / "html"
     source.mkdir()
     html.mkdir()
-    (source / "a.md").write_text("# A page\n\n```{raw} html\n<svg></svg>\n```\n\n```python\nx = 1\n```\n")
+    card = "````{grid} 1\n:gutter: 2\n\n```{grid-item-card} Pairs\nwords\n```\n````\n"
+    drawing, formula = "```{raw} html\n<svg></svg>\n```\n", "```{math}\nx^2\n```\n"
+    code = "```python\nx = 1\n```\n"
+    (source / "a.md").write_text("# A page\n\n" + drawing + formula + card + code)
     BUILDER.write_markdown(source, html)
-    assert (html / "a.md").read_text() == "# A page\n\n\n```python\nx = 1\n```\n"
+    assert (html / "a.md").read_text() == f"# A page\n\n$$\nx^2\n$$\n\n**Pairs**\n\nwords\n{code}"
     assert "- [A page](a.md)" in (html / "llms.txt").read_text()
+
+
+def test_the_reference_as_markdown_has_every_name_with_its_arguments() -> None:
+    text = BUILDER.reference.api_markdown()
+    assert all(f"### `{name}" in text for name in BUILDER.reference.public_names())
+    assert "### `contrapose.nt_xent(pairs, *, temperature=0.5" in text
+    assert "#### `contrapose.Loss.negatives_per_anchor(" in text
+    assert ".. auto" not in text

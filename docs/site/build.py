@@ -19,7 +19,7 @@ SITE = Path(__file__).parent
 DOCS = SITE.parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(SITE))
-from generated import choose, examples, frameworks, losses, parts, raw_html, reference  # noqa: E402
+from generated import choose, examples, frameworks, losses, markdown, parts, raw_html, reference  # noqa: E402
 
 # Files outside docs/ that become pages
 OTHERS = {
@@ -27,6 +27,7 @@ OTHERS = {
     "benchmarks": ROOT / "benchmarks/README.md",
     "changelog": ROOT / "CHANGELOG.md",
 }
+API = Path("reference/api.md")
 # Blocks, and calls such as `CATALOGUE["dystress"]("cifar10")`, which look like a link
 _CODE = re.compile(r"(^```.*?^```$|`[^`\n]*\]\([^`\n]*`)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
@@ -63,7 +64,7 @@ def write_generated(source: Path) -> None:
     (source / "moving.md").write_text(moving_page())
     (source / "studies.md").write_text(reference.studies_page((source / "studies.md").read_text()))
     (source / "reference").mkdir()
-    (source / "reference/api.md").write_text(reference.api_page())
+    (source / API).write_text(reference.api_page())
     (source / "reference/commands.md").write_text(reference.commands_page())
     (source / "reference/presets.md").write_text(reference.presets_page())
     (source / "reference/conformance.md").write_text(reference.conformance_page())
@@ -137,8 +138,7 @@ def write_markdown(source: Path, html: Path) -> None:
     lines = ["# contrapose", "", "> Contrastive losses with temperature, hardness and balance as choices.", ""]
     for path in sorted(source.rglob("*.md")):
         name = path.relative_to(source)
-        # A drawing is of no use in a copy for reading as text.
-        text = re.sub(r"```\{raw\} html\n.*?```\n", "", path.read_text(), flags=re.DOTALL)
+        text = reference.api_markdown() if name == API else markdown.plain_markdown(path.read_text())
         (html / name).write_text(text)
         title = next((line[2:] for line in text.splitlines() if line.startswith("# ")), name.stem)
         lines.append(f"- [{title}]({name})")

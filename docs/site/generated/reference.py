@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
-from inspect import getdoc
+from inspect import Parameter, Signature, getdoc, isfunction, signature
 from io import StringIO
 from typing import Any
 
@@ -67,21 +67,50 @@ def public_names() -> dict[str, Any]:
     return names | {name: value for name, value in own.items() if id(value) not in known}
 
 
+def names_by_kind() -> Iterator[tuple[str, list[str]]]:
+    """Yield the title of each section of the reference and the names in it."""
+    kinds = {name: _kind(value) for name, value in public_names().items()}
+    for kind, title in _KINDS.items():
+        chosen = [name for name, own in kinds.items() if own == kind or (not kind and own not in _KINDS)]
+        yield title, sorted(chosen, key=str.lower)
+
+
 def api_page() -> str:
     """Return the reference of all public names, by the module that defines them."""
     lines = [_API]
-    names = public_names()
-    for kind, title in _KINDS.items():
-        chosen = [
-            name for name, value in names.items() if _kind(value) == kind or (not kind and _kind(value) not in _KINDS)
-        ]
+    for title, names in names_by_kind():
         lines += ["", f"## {title}", "", "```{eval-rst}"]
-        for name in sorted(chosen, key=str.lower):
-            is_class = isinstance(names[name], type)
+        for name in names:
+            is_class = isinstance(public_names()[name], type)
             lines += [f".. {'autoclass' if is_class else 'autofunction'}:: {name}", *["   :members:"] * is_class, ""]
             lines += [f"   {line}" for line in more_on(name)]
         lines.append("```")
     return "\n".join(lines) + "\n"
+
+
+def api_markdown() -> str:
+    """Return the same reference as Markdown: each name with its signature and docstring."""
+    lines = [_API]
+    for title, names in names_by_kind():
+        lines += ["", f"## {title}"]
+        for name in names:
+            lines += ["", *_described(name, public_names()[name], level=3)]
+    return "\n".join(lines) + "\n"
+
+
+def _described(name: str, value: Any, *, level: int) -> Iterator[str]:
+    """Yield a heading with the signature, the docstring, and for a class its public methods."""
+    yield from (f"{'#' * level} `{name}{_signature(value)}`", "", getdoc(value) or "")
+    members = vars(value).items() if isinstance(value, type) else ()
+    for own, member in members:
+        if not own.startswith("_") and isfunction(member) and member.__doc__:
+            yield from ("", *_described(f"{name}.{own}", member, level=level + 1))
+
+
+def _signature(value: Any) -> str:
+    """Return a signature without types, as in a call."""
+    parameters = [one.replace(annotation=Parameter.empty) for one in signature(value).parameters.values()]
+    return str(Signature(parameters))
 
 
 def more_on(name: str) -> Iterator[str]:
@@ -174,4 +203,11 @@ def studies_page(protocols: str) -> str:
     count = len(re.findall(r"^\| \w+/", protocols, re.MULTILINE))
     # One level lower, since the protocols are a section of this page.
     lower = re.sub(r"^#", "##", protocols, flags=re.MULTILINE)
-    return _STUDIES.format(count=count, verdicts="\n".join(rows), protocols=lower)
+    page = _STUDIES.format(count=count, verdicts="\n".join(rows), protocols=lower)
+    return re.sub(r"^\| ([a-z]+)/(table|figure|section)([\w.-]+)", _in_words, page, flags=re.MULTILINE)
+
+
+def _in_words(study: re.Match[str]) -> str:
+    """Return a study's name as readers search for it, "CACR Table 2", and as commands take it."""
+    paper = {"dystress": "DySTreSS", "cacr": "CACR", "behaviour": "Wang & Liu", "balanced": "Lee"}[study[1]]
+    return f"| {paper} {study[2].title()} {study[3]}, `{study[1]}/{study[2]}{study[3]}`"
