@@ -9,7 +9,10 @@ OLDEST_TORCH := 2.6.0
 # Without the tests of training and of torch.compile, which need more than the losses do.
 OLDEST_TESTS := not lightly and not sentence_transformers and not training_with_labels and not unlabelled_data_set and not explain and not onednn and not cpu_cannot and not when_compiled
 # Before Python starts: OpenMP reads it once, and tests that compare weights bit for bit need one thread in each worker.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# A file's tests share a worker, so that what they share is made once.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# What `make test-all` runs; `not slow and thorough` leaves out what `make test` has run.
+TESTS  ?= not slow
 
 .PHONY: docs demo test test-all lint test-slow test-oldest promises mutants benchmark audit lock format clean
 
@@ -19,10 +22,10 @@ demo: $(VENV)/demo  ## the uniformity-tolerance dilemma on small digits, in five
 test: $(READY)  ## check the style and test: what every commit runs, six minutes on two slow cores
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(PYTEST) -n $(JOBS) --dist loadgroup -m 'not slow and not thorough'
+	$(PYTEST) -m 'not slow and not thorough'
 
 test-all: lint  ## type-check, and run the tests of `make test` with all further cases that end within seconds
-	$(PYTEST) -n $(JOBS) --dist loadgroup
+	$(PYTEST) -m '$(TESTS)'
 
 docs: $(READY)  ## the site, with a page for each loss and a gallery that it runs, in build/docs/html; four minutes on two slow cores
 	$(BIN)/python docs/site/build.py build/docs

@@ -39,17 +39,19 @@ torch.manual_seed(0)  # for what test modules draw when they are imported
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ordinary"))
 
 
-# Importing transformers, lightly or Ray takes seconds: the tests that do share a worker.
-_HEAVY_IMPORTS = ("integrations", "lab/modalities/text", "losses/test_attraction.py")
+# Files that take a minute or more, the longest first: at the end, one worker would wait for the other.
+_LONG = (
+    "test_site.py", "reduce/test_tiled.py", "pairs/test_ring.py", "promises/test_ranks.py", "promises/test_workers.py",
+    "promises/test_kills.py", "lab/jobs/test_resumable.py", "lab/test_own_images.py", "promises/test_travelling_objects.py",
+    "promises/test_world_size.py", "promises/test_resume.py", "lab/test_cli.py", "promises/test_fast_paths.py",
+    "lab/cli/test_demo.py", "lab/training/test_default.py", "promises/test_hostile_memory.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the tests of a file on one worker, so that its runs are trained and its packages imported once."""
-    root = config.rootpath / "tests"
-    for item in items if config.pluginmanager.hasplugin("xdist") else ():
-        if item.get_closest_marker("xdist_group") is None:
-            path = item.path.relative_to(root).as_posix() if item.path.is_relative_to(root) else item.path.name
-            item.add_marker(pytest.mark.xdist_group("packages" if path.startswith(_HEAVY_IMPORTS) else path))
+    """Run the files that take longest first."""
+    places = {config.rootpath / "tests" / name: place for place, name in enumerate(_LONG)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 # What a skipped test needs, by a word of its reason, and how to run it.

@@ -41,7 +41,6 @@ def pyplot() -> Iterator[Any]:
 
 
 @pytest.mark.thorough
-@pytest.mark.xdist_group("packages")  # one of them imports sentence-transformers
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_ends_with_one_labelled_figure(path: Path, pyplot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [str(path)])
@@ -63,7 +62,7 @@ def test_notebooks_are_stored_without_results() -> None:
         assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow  # the site, which `make test-all` builds, runs them too
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
     import nbformat

@@ -165,7 +165,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.xdist_group("site")
 def test_all_links_lead_somewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 60
@@ -186,7 +185,6 @@ def test_all_links_lead_somewhere(site: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.xdist_group("site")
 def test_examples_have_their_figures(site: Path) -> None:
     pages = [*(site / "gallery").glob("*.html"), *(site / "notebooks").glob("*.html")]
     assert len(pages) == 13 + 4
@@ -198,7 +196,6 @@ def test_examples_have_their_figures(site: Path) -> None:
 @needs_chromium
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.xdist_group("site")
 def test_pages_fit_a_screen_and_a_phone(site: Path) -> None:
     from playwright.sync_api import sync_playwright
 

@@ -70,7 +70,7 @@ def outcome(folder: Path, step: int = STEPS_PER_EPOCH * EPOCHS) -> dict[str, tor
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("stored", ["files", "tars"])
+@pytest.mark.parametrize("stored", ["tars", pytest.param("files", marks=pytest.mark.slow)])
 def test_two_processes_killed_within_a_streamed_epoch(stored: str, tmp_path: Path, promise: Promise) -> None:
     written = write_folder(tmp_path / ("data" if stored == "files" else "files"))
     if stored == "tars":

@@ -86,7 +86,15 @@ def check_failure(folder: Path, *, name: str, rank: int, world_size: int = 2) ->
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "rank"), [("kill", 1), ("stop", 1), ("kill", 0), ("stop", 0)])
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("kill", 1),
+        ("stop", 0),
+        pytest.param("kill", 0, marks=pytest.mark.slow),
+        pytest.param("stop", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_rank_that_fails_is_named(name: str, rank: int, whole: Path, tmp_path: Path, promise: Promise) -> None:
     folder = tmp_path / "run"
     promise.case(signalled(folder, 2, name=name, rank=rank, epoch=2, pause=0.0))

@@ -319,7 +319,9 @@ def test_the_hardest_negatives_are_found_in_a_sample() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("widths", ["[256, 8]", "[256, 96]", "[0, 96]", "[0, 400]"])
+@pytest.mark.parametrize(
+    "widths", ["[256, 8]", "[256, 96]", "[0, 96]", pytest.param("[0, 400]", marks=pytest.mark.slow)]
+)
 def test_exactly_k_negatives_count(widths: str) -> None:
     """However near they are to each other: a threshold that another kernel found does not decide how many there are."""
     found: dict[str, tuple[float, float]] = json.loads(run(EXACTLY_K, widths))

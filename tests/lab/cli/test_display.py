@@ -106,11 +106,11 @@ def test_a_terminal_says_when_the_encoder_is_evaluated(tmp_path: Path) -> None:
     parent, child = os.openpty()
     options = [
         "--limit",
-        "32",
+        "256",
         "--batch",
         "8",
         "--epochs",
-        "1",
+        "3",  # seconds, so that the display is drawn during an epoch too
         "--knn",
         "3",
         "--metrics",

@@ -89,6 +89,7 @@ def check_requeued(run: Path, log: Path, uninterrupted: Path) -> None:
     assert weights(run) == weights(uninterrupted)
 
 
+@pytest.mark.slow  # a minute, like the next one, which starts the same job in another way
 def test_a_local_job_of_two_ranks_is_requeued(tmp_path: Path, uninterrupted: Path) -> None:
     job, log = submit(tmp_path, "local")
     wait_until(lambda: epochs_done(tmp_path / "run") >= 2)
