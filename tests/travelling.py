@@ -133,6 +133,7 @@ def _objects() -> Iterator[tuple[str, Any]]:
     yield from (
         (f"schedule {one!r}", one) for one in map(temperature_of, TEMPERATURES.values()) if isinstance(one, Schedule)
     )
+    yield "choice, self_guided", pairs.self_guided(margin=0.1)
     yield (
         "choice, guided",
         pairs.guided(pairs.two_views(draw(SAMPLES, WIDTH), draw(SAMPLES, WIDTH, seed=7)), margin=0.1),

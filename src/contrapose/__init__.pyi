@@ -50,6 +50,7 @@ from contrapose.pairs import hardest as hardest
 from contrapose.pairs import other_views as other_views
 from contrapose.pairs import queue as queue
 from contrapose.pairs import same_view as same_view
+from contrapose.pairs import self_guided as self_guided
 from contrapose.pairs import stored_rows as stored_rows
 from contrapose.pairs import two_views as two_views
 from contrapose.pairs import unit as unit

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.distributed import gather
 from contrapose.losses import balanced, cacr, clip, dclw, fnc, nt_xent, siglip, sogclr, supcon
-from contrapose.pairs import Pairs, cross, guided, two_views, views
+from contrapose.pairs import Pairs, cross, guided, self_guided, two_views, views
 from contrapose.pairs.negatives import hardest
 from contrapose.temperature import cosine, learned, learned_number
 
@@ -55,6 +55,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "clip symmetric learned": clip,
     "siglip joint learned": siglip,
     "siglip symmetric negatives learned": siglip,
+    "self guided": lambda pairs: nt_xent(pairs, temperature=0.2, negatives=self_guided(margin=0.1)),
     "guided": lambda pairs: nt_xent(pairs, temperature=0.2, negatives=guided(guide(), margin=0.1)),
     "supcon": lambda pairs: supcon(pairs, labels=pairs.anchor_id % 3, temperature=0.2),
     "supcon in": lambda pairs: supcon(

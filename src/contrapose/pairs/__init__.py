@@ -17,7 +17,7 @@ its own negative. Queue rows carry an id that no anchor has.
 
 from contrapose.pairs.build import bank, neighbours, queue, two_views, views
 from contrapose.pairs.cross import cross
-from contrapose.pairs.guided import guided
+from contrapose.pairs.guided import guided, self_guided
 from contrapose.pairs.kinds import AnyPairs
 from contrapose.pairs.negatives import (
     Choice,
@@ -53,6 +53,7 @@ __all__ = [
     "other_views",
     "queue",
     "same_view",
+    "self_guided",
     "stored_rows",
     "two_views",
     "unit",
