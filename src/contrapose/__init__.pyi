@@ -25,11 +25,13 @@ from contrapose.losses import generalized_nt_xent as generalized_nt_xent
 from contrapose.losses import hard_negative as hard_negative
 from contrapose.losses import isogclr as isogclr
 from contrapose.losses import macl as macl
+from contrapose.losses import margin_mse as margin_mse
 from contrapose.losses import moco_v3 as moco_v3
 from contrapose.losses import nt_xent as nt_xent
 from contrapose.losses import siglip as siglip
 from contrapose.losses import simple as simple
 from contrapose.losses import simsiam as simsiam
+from contrapose.losses import soft_nt_xent as soft_nt_xent
 from contrapose.losses import sogclr as sogclr
 from contrapose.losses import supcon as supcon
 from contrapose.losses import swav as swav
@@ -45,6 +47,8 @@ from contrapose.pairs import bank as bank
 from contrapose.pairs import batch_rows as batch_rows
 from contrapose.pairs import cross as cross
 from contrapose.pairs import from_similarities as from_similarities
+from contrapose.pairs import given_targets as given_targets
+from contrapose.pairs import guide_targets as guide_targets
 from contrapose.pairs import guided as guided
 from contrapose.pairs import hardest as hardest
 from contrapose.pairs import other_views as other_views

@@ -19,6 +19,7 @@ from contrapose.losses.module import Loss as Loss
 from contrapose.losses.redundancy import *  # noqa: F403
 from contrapose.losses.sigmoid import *  # noqa: F403
 from contrapose.losses.similarity import *  # noqa: F403
+from contrapose.losses.soft import *  # noqa: F403
 from contrapose.losses.softmax import *  # noqa: F403
 from contrapose.losses.sogclr import *  # noqa: F403
 from contrapose.losses.supcon import *  # noqa: F403

@@ -32,6 +32,7 @@ from contrapose.pairs.negatives import (
 from contrapose.pairs.pairs import Pairs
 from contrapose.pairs.ring import RingPairs, around_ring
 from contrapose.pairs.similarities import Similarities, from_similarities
+from contrapose.pairs.targets import Targets, given_targets, guide_targets
 from contrapose.reduce.unit import unit
 
 __all__ = [
@@ -42,11 +43,14 @@ __all__ = [
     "Pairs",
     "RingPairs",
     "Similarities",
+    "Targets",
     "around_ring",
     "bank",
     "batch_rows",
     "cross",
     "from_similarities",
+    "given_targets",
+    "guide_targets",
     "guided",
     "hardest",
     "neighbours",
