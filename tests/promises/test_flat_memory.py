@@ -86,7 +86,7 @@ def test_memory_is_flat(framework: str, promise: Promise) -> None:
 
 def sentences(folder: Path) -> dict[str, Any]:
     (folder / "a.txt").write_text("".join(f"number {i} of {i % 7} sentences\n" for i in range(256)))
-    settings = TEXT_SETTINGS | {"encoder": "tiny", "views": "dropout", "batch": 8}
+    settings = dict(TEXT_SETTINGS) | {"encoder": "tiny", "views": "dropout", "batch": 8}
     return {"data": str(folder / "a.txt"), **settings, "epochs": 20, "metrics": 0, "threads": 1}
 
 

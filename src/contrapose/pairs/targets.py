@@ -34,8 +34,8 @@ class Targets(Scores):
     temperature: float | None  # of the softmax that makes weights from scores; None if scores are the weights
 
     @abstractmethod
-    def check_shape(self, anchors: int, positives: int, candidates: int) -> None:
-        """Raise ValueError if the targets are for another number of anchors, positives or candidates."""
+    def fitted(self: T, anchors: int, positives: int, candidates: int) -> T:
+        """Return the targets in full shape; raise ValueError if they are for other pairs."""
 
     def check_weights(self) -> None:
         """Raise ValueError for given weights below 0."""
@@ -90,13 +90,14 @@ class _OfGuide(Targets):
     def for_rows(self, rows: slice) -> _OfGuide:
         return replace(super().for_rows(rows), anchor=self.anchor[rows])
 
-    def check_shape(self, anchors: int, positives: int, candidates: int) -> None:
+    def fitted(self, anchors: int, positives: int, candidates: int) -> _OfGuide:
         if (*self.positive.shape, len(self.pool)) != (anchors, positives, candidates):
             raise ValueError(
                 f"targets: expected a guide's pairs of the same samples, made by the same function: {anchors} anchors with "
                 f"{positives} positives and {candidates} candidates, got {len(self.anchor)} anchors with "
                 f"{self.positive.shape[1]} positives and {len(self.pool)} candidates"
             )
+        return self
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -115,8 +116,9 @@ class _Dense(Targets):
     def check_weights(self) -> None:
         _check_not_negative(self.temperature, self.candidates, self.positive)
 
-    def check_shape(self, anchors: int, positives: int, candidates: int) -> None:
-        _check_given(tuple(self.candidates.shape), tuple(self.positive.shape), anchors, positives, candidates)
+    def fitted(self, anchors: int, positives: int, candidates: int) -> _Dense:
+        own = _fitted_positives(self.positive, anchors, positives)
+        return replace(self, positive=own, candidates=_expanded(self.candidates, anchors, candidates))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -142,22 +144,32 @@ class _Sparse(Targets):
     def check_weights(self) -> None:
         _check_not_negative(self.temperature, self.values, self.positive)
 
-    def check_shape(self, anchors: int, positives: int, candidates: int) -> None:
-        given = (len(self.bounds) - 1, self.width)
-        _check_given(given, tuple(self.positive.shape), anchors, positives, candidates)
+    def fitted(self, anchors: int, positives: int, candidates: int) -> _Sparse:
+        if (len(self.bounds) - 1, self.width) != (anchors, candidates):
+            raise ValueError(_wrong_shape((len(self.bounds) - 1, self.width), anchors, candidates))
+        return replace(self, positive=_fitted_positives(self.positive, anchors, positives))
 
 
-def _check_given(given: tuple[int, ...], own: tuple[int, ...], anchors: int, positives: int, candidates: int) -> None:
-    if given != (anchors, candidates):
-        raise ValueError(
-            f"targets: expected one number for each of {anchors} anchors and {candidates} candidates, shape "
-            f"({anchors}, {candidates}), got {given}"
-        )
-    if own[0] not in (1, anchors) or own[1] not in (1, positives):
+def _expanded(given: Tensor, anchors: int, candidates: int) -> Tensor:
+    if given.shape[0] not in (1, anchors) or given.shape[1] not in (1, candidates):
+        raise ValueError(_wrong_shape(tuple(given.shape), anchors, candidates))
+    return given.expand(anchors, candidates)
+
+
+def _wrong_shape(given: tuple[int, ...], anchors: int, candidates: int) -> str:
+    return (
+        f"targets: expected one number for each of {anchors} anchors and {candidates} candidates, shape "
+        f"({anchors}, {candidates}), got {given}"
+    )
+
+
+def _fitted_positives(own: Tensor, anchors: int, positives: int) -> Tensor:
+    if own.shape[0] not in (1, anchors) or own.shape[1] not in (1, positives):
         raise ValueError(
             f"targets: positives: expected a number, or one for each anchor and positive, shape ({anchors}, {positives}), "
-            f"got {own}"
+            f"got {tuple(own.shape)}"
         )
+    return own.expand(anchors, positives)
 
 
 def _check_not_negative(temperature: float | None, *weights: Tensor) -> None:
@@ -188,8 +200,7 @@ def matching_targets(pairs: AnyPairs, targets: Targets) -> Targets:
             f"targets: expected numbers on the device of the embeddings, {device}, got {targets.positive.device}"
         )
     (anchors, candidates), positives = pairs.shape, pairs.positive_count
-    targets.check_shape(anchors, positives, candidates)
-    return replace(targets, positive=targets.positive.expand(anchors, positives))
+    return targets.fitted(anchors, positives, candidates)
 
 
 def guide_targets(guide: Pairs, *, temperature: float | None = 0.1) -> Targets:
@@ -228,8 +239,8 @@ def given_targets(
     scores, and the weights are their softmax, as in distillation. Entries for candidates that are no negatives of an anchor, such
     as its own rows, are not used.
 
-    candidates    (n, m), one row per anchor and one column per row of the pool, in its order. Weights may be a sparse tensor, in
-                  which missing entries have no weight
+    candidates    (n, m), one row per anchor and one column per row of the pool, in its order; (1, m), (n, 1) and (1, 1) repeat
+                  their numbers. Weights may be a sparse tensor (n, m), in which missing entries have no weight
     positives     numbers of the positives, (n, k), (n,), or one number; default: a weight of 1. Scores have no default
     temperature   of the softmax; None: no softmax
 

@@ -35,7 +35,7 @@ class AnchorStatistic(ABC):
     """A statistic with data of its own for each anchor."""
 
     @abstractmethod
-    def for_rows(self, rows: slice | Tensor) -> Any:
+    def for_rows(self, rows: slice) -> Any:
         """Return the same statistic for a subset of the anchors."""
 
 
@@ -57,6 +57,7 @@ def of_rows(statistics: Iterable[S], rows: slice | Tensor, change: Callable[[Ten
                 logits[key] = statistic.logit.map_learned(change).for_rows(rows)
             statistic = replace(statistic, logit=logits[key])  # type: ignore[type-var]
         if isinstance(statistic, AnchorStatistic):
+            assert isinstance(rows, slice)  # a ring, whose rows are not contiguous, refuses such statistics
             statistic = statistic.for_rows(rows)
         if isinstance(statistic, SoftplusSum) and statistic.learned_bias is not None:
             statistic = replace(statistic, bias=change(statistic.learned_bias))
