@@ -27,6 +27,7 @@ from contrapose.losses import isogclr as isogclr
 from contrapose.losses import macl as macl
 from contrapose.losses import margin_mse as margin_mse
 from contrapose.losses import moco_v3 as moco_v3
+from contrapose.losses import nested as nested
 from contrapose.losses import nt_xent as nt_xent
 from contrapose.losses import siglip as siglip
 from contrapose.losses import simple as simple
