@@ -525,6 +525,35 @@ def soft_nt_xent(
     return values
 
 
+def evenly_soft(scores: Callable[[int], list[float]], temperature: float, *filters: tuple[str, float]) -> Oracle:
+    """Soft targets of 2 for each positive and 1 + score for each negative of an anchor, divided by their sum."""
+
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for (anchor, h), score in zip(_each(now, held), scores(len(now.anchors)), strict=True):
+            kept, own = chosen(h, *filters), each_once(anchor)
+            s = [anchor.positives[i].s for i in own] + [anchor.negatives[j].s for j in kept]
+            weights = [2.0] * len(own) + [1 + score] * len(kept)
+            q = softmax([x / temperature for x in s])
+            values.append(-sum(w / sum(weights) * log(x) for w, x in zip(weights, q, strict=True)))
+        return values
+
+    return oracle
+
+
+def even_margins(scores: Callable[[int], list[float]]) -> Oracle:
+    """Every negative of an anchor should be less similar than the positive by the anchor's score."""
+
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for anchor, margin in zip(now.anchors, scores(len(now.anchors)), strict=True):
+            errors = [(p.s - c.s - margin) ** 2 for p in anchor.positives for c in anchor.negatives]
+            values.append(sum(errors) / len(errors))
+        return values
+
+    return oracle
+
+
 def margin_mse(batch: Batch, guide: Batch) -> list[float]:
     """Squared differences between the margins of a batch and those of its guide."""
     values = []

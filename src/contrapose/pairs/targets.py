@@ -28,7 +28,11 @@ T = TypeVar("T", bound="Targets")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Targets(Scores):
-    """A score of every anchor with its positives and candidates; made by `guide_targets` or `given_targets`."""
+    """A score of every anchor with its positives and candidates; made by `guide_targets` or `given_targets`.
+
+    >>> isinstance(given_targets(torch.zeros(1, 1)), Targets)
+    True
+    """
 
     positive: Tensor  # (n, k): scores of the positives
     temperature: float | None  # of the softmax that makes weights from scores; None if scores are the weights
@@ -217,6 +221,12 @@ def guide_targets(guide: Pairs, *, temperature: float | None = 0.1) -> Targets:
 
     guide         pairs of the guide's embeddings
     temperature   τ_g; None: no softmax
+
+    >>> from contrapose import soft_nt_xent, two_views
+    >>> z, tags = torch.eye(3), torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])  # two samples have the same tag
+    >>> targets = guide_targets(two_views(tags, tags, similarity="dot"), temperature=None)
+    >>> round(soft_nt_xent(two_views(z, z), targets=targets, temperature=1.0).item(), 4)
+    1.3493
     """
     if not isinstance(guide, Pairs):
         raise ValueError(
