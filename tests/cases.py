@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from contrapose import losses
 from contrapose.losses.objective import traits_of
-from contrapose.pairs import AnyPairs
+from contrapose.pairs import AnyPairs, given_targets
 from contrapose.pairs.negatives import hardest, other_views, same_view
 from contrapose.temperature import cosine, exponential, linear, monotonic_cosine
 
@@ -40,6 +41,18 @@ def with_settings(objective: Callable[..., Tensor], **settings: object) -> Calla
 
 def scores(n: int) -> list[float]:
     return [0.3 * (i % 5) - 0.5 for i in range(n)]
+
+
+def soft_loss(pairs: AnyPairs, reduction: str = "none", **settings: Any) -> Tensor:
+    """All candidates of an anchor have one weight, and its positives another."""
+    weights = torch.tensor(scores(pairs.shape[0]), dtype=torch.float64) + 1
+    targets = given_targets(weights[:, None], 2.0)
+    return losses.soft_nt_xent(pairs, targets=targets, temperature=0.3, **settings, reduction=reduction)
+
+
+def margin_loss(pairs: AnyPairs, reduction: str = "none") -> Tensor:
+    margins = torch.tensor(scores(pairs.shape[0]), dtype=torch.float64)
+    return losses.margin_mse(pairs, targets=given_targets(-margins[:, None], 0.0), reduction=reduction)
 
 
 def tau_loss(pairs: AnyPairs, reduction: str = "none") -> Tensor:
@@ -177,6 +190,10 @@ CASES = {
         case("byol", L.byol, plain.byol(), kinds=WITH_TARGETS),
         case("simsiam", L.simsiam, plain.simsiam(), kinds=WITH_TARGETS),
         Case("tau", tau_loss, plain.tau(scores, 0.3)),
+        Case("soft_nt_xent", soft_loss, plain.evenly_soft(scores, 0.3)),
+        Case("soft_nt_xent hardest", partial(soft_loss, negatives=hardest(2)),
+             plain.evenly_soft(scores, 0.3, ("hardest", 2))),
+        Case("margin_mse", margin_loss, plain.even_margins(scores)),
         case("generalized", L.generalized_nt_xent, plain.balanced(2.0, 3.0, generalized=True), alpha=2.0, weight=3.0),
         case("balanced", L.balanced, plain.balanced(4.0, 2.0), alpha=4.0, weight=2.0),
         case("balanced scaled", L.balanced, plain.balanced(4.0, 2.0, scaled=True), alpha=4.0, weight=2.0,

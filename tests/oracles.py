@@ -497,3 +497,71 @@ def supcon(
         return values
 
     return oracle
+
+
+def each_once(anchor: Anchor) -> list[int]:
+    """Which positives are the first of their slot: a global crop's only positive is listed twice."""
+    slots = [positive.view for positive in anchor.positives]
+    return [index for index, slot in enumerate(slots) if slot not in slots[:index]]
+
+
+def soft_nt_xent(
+    batch: Batch, guide: Batch, temperature: float, guide_temperature: float | None, *, kl: bool = False
+) -> list[float]:
+    """-sum_j p_j log q_j over positives and negatives; p is the softmax of the guide's similarities, or proportional to them."""
+    values = []
+    for anchor, judged in zip(batch.anchors, guide.anchors, strict=True):
+        own = each_once(anchor)
+        s = [anchor.positives[i].s for i in own] + [c.s for c in anchor.negatives]
+        g = [judged.positives[i].s for i in own] + [c.s for c in judged.negatives]
+        q = softmax([x / temperature for x in s])
+        if guide_temperature is None:
+            counted = [max(x, 0.0) for x in g]
+            p = [x / sum(counted) for x in counted]
+        else:
+            p = softmax([x / guide_temperature for x in g])
+        value = -sum(one * log(two) for one, two in zip(p, q, strict=True))
+        values.append(value + (sum(one * log(one) for one in p if one) if kl else 0.0))
+    return values
+
+
+def evenly_soft(scores: Callable[[int], list[float]], temperature: float, *filters: tuple[str, float]) -> Oracle:
+    """Soft targets of 2 for each positive and 1 + score for each negative of an anchor, divided by their sum."""
+
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for (anchor, h), score in zip(_each(now, held), scores(len(now.anchors)), strict=True):
+            kept, own = chosen(h, *filters), each_once(anchor)
+            s = [anchor.positives[i].s for i in own] + [anchor.negatives[j].s for j in kept]
+            weights = [2.0] * len(own) + [1 + score] * len(kept)
+            q = softmax([x / temperature for x in s])
+            values.append(-sum(w / sum(weights) * log(x) for w, x in zip(weights, q, strict=True)))
+        return values
+
+    return oracle
+
+
+def even_margins(scores: Callable[[int], list[float]]) -> Oracle:
+    """Every negative of an anchor should be less similar than the positive by the anchor's score."""
+
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for anchor, margin in zip(now.anchors, scores(len(now.anchors)), strict=True):
+            errors = [(p.s - c.s - margin) ** 2 for p in anchor.positives for c in anchor.negatives]
+            values.append(sum(errors) / len(errors))
+        return values
+
+    return oracle
+
+
+def margin_mse(batch: Batch, guide: Batch) -> list[float]:
+    """Squared differences between the margins of a batch and those of its guide."""
+    values = []
+    for anchor, teacher in zip(batch.anchors, guide.anchors, strict=True):
+        errors = [
+            ((a.s - c.s) - (b.s - d.s)) ** 2
+            for a, b in zip(anchor.positives, teacher.positives, strict=True)
+            for c, d in zip(anchor.negatives, teacher.negatives, strict=True)
+        ]
+        values.append(sum(errors) / len(errors))
+    return values

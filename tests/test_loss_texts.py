@@ -30,7 +30,10 @@ IDENTITIES = [
 NAMES = {
     **{name: getattr(losses, name) for name in dir(losses)},
     **{name: getattr(contrapose, name) for name in ("two_views", "views", "cross", "unit", "cosine", "Assignments")},
-    **{name: getattr(contrapose, name) for name in ("hardest", "other_views", "same_view")},
+    **{
+        name: getattr(contrapose, name)
+        for name in ("given_targets", "guide_targets", "hardest", "other_views", "same_view")
+    },
     "math": math,
     "torch": torch,
 }

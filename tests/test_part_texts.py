@@ -41,7 +41,7 @@ def public_names(kind: str) -> set[str]:
         return set(metrics.__all__)
     if kind == "temperatures":
         return {name for name, value in vars(temperature).items() if name[0] != "_" and not inspect.ismodule(value)}
-    choices = {"Negatives", "Choice", "Hardest", "guided"}
+    choices = {"Negatives", "Choice", "Hardest", "guided", "self_guided"}
     return choices | {
         name for name in pairs.__all__ if isinstance(getattr(pairs, name), type(pairs.hardest)) and name in _CHOICES
     }

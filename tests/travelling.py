@@ -42,7 +42,15 @@ TEMPERATURES = {
     "cosine": "cosine(0.07, 0.2)", "exponential": "exponential(0.1, 0.5)", "linear": "linear(0.1, 0.5)",
     "monotonic": "monotonic_cosine(0.1, 0.5)",
 }  # fmt: skip
-CHOICES = ("hardest(2)", "hardest(0.5)", "other_views()", "same_view()", "batch_rows()", "(other_views(), hardest(2))")
+CHOICES = (
+    "hardest(2)",
+    "self_guided()",
+    "hardest(0.5)",
+    "other_views()",
+    "same_view()",
+    "batch_rows()",
+    "(other_views(), hardest(2))",
+)
 Results = dict[str, Any]
 
 
@@ -133,6 +141,7 @@ def _objects() -> Iterator[tuple[str, Any]]:
     yield from (
         (f"schedule {one!r}", one) for one in map(temperature_of, TEMPERATURES.values()) if isinstance(one, Schedule)
     )
+    yield "choice, self_guided", pairs.self_guided(margin=0.1)
     yield (
         "choice, guided",
         pairs.guided(pairs.two_views(draw(SAMPLES, WIDTH), draw(SAMPLES, WIDTH, seed=7)), margin=0.1),
@@ -214,7 +223,10 @@ def _trained(criterion: Loss) -> Results:
         batch = embeddings(
             target=criterion.traits.needs_target or criterion.objective is losses.dino
         )  # those with a teacher
-        value = criterion(batch)
+        more = (
+            {"targets": pairs.given_targets(torch.full((1, 1), 0.5))} if "targets" in criterion.traits.provided else {}
+        )
+        value = criterion(batch, **more)
         value.mean().backward()
         results |= {f"loss {step}": value, f"z {step}": batch.z.grad, "epoch": torch.tensor(criterion.epoch)}
         results |= _gradients(criterion)

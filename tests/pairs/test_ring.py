@@ -30,6 +30,7 @@ from contrapose.pairs import (
     other_views,
     queue,
     same_view,
+    self_guided,
     stored_rows,
     two_views,
     views,
@@ -64,6 +65,10 @@ LOSSES: dict[str, Callable[[Pairs], Tensor]] = {
     "dystress": lambda pairs: nt_xent(pairs, temperature=cosine(0.07, 0.2)),
     "hardest": lambda pairs: nt_xent(pairs, temperature=0.3, negatives=hardest(2)),
     "hardest of other views": lambda pairs: nt_xent(pairs, temperature=0.3, negatives=(other_views(), hardest(0.5))),
+    "self guided": lambda pairs: nt_xent(pairs, temperature=0.3, negatives=self_guided(margin=0.05)),
+    "self guided, hardest": lambda pairs: nt_xent(
+        pairs, temperature=0.3, negatives=(self_guided(margin=0.3), hardest(2))
+    ),
     "same view": lambda pairs: nt_xent(pairs, temperature=0.3, negatives=same_view()),
     "one temperature each": lambda pairs: nt_xent(
         pairs, temperature=torch.linspace(0.1, 1, pairs.shape[0], dtype=torch.float64)

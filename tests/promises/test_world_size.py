@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.distributed import gather
-from contrapose.losses import balanced, cacr, clip, dclw, fnc, nt_xent, siglip, sogclr, supcon
-from contrapose.pairs import Pairs, cross, guided, two_views, views
+from contrapose.losses import balanced, cacr, clip, dclw, fnc, margin_mse, nt_xent, siglip, soft_nt_xent, sogclr, supcon
+from contrapose.pairs import Pairs, cross, guide_targets, guided, self_guided, two_views, views
 from contrapose.pairs.negatives import hardest
 from contrapose.temperature import cosine, learned, learned_number
 
@@ -55,7 +55,10 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "clip symmetric learned": clip,
     "siglip joint learned": siglip,
     "siglip symmetric negatives learned": siglip,
+    "self guided": lambda pairs: nt_xent(pairs, temperature=0.2, negatives=self_guided(margin=0.1)),
     "guided": lambda pairs: nt_xent(pairs, temperature=0.2, negatives=guided(guide(), margin=0.1)),
+    "soft": lambda pairs: soft_nt_xent(pairs, targets=guide_targets(guide()), form="kl", temperature=cosine(0.07, 0.2)),
+    "margins": lambda pairs: margin_mse(pairs, targets=guide_targets(guide())),
     "supcon": lambda pairs: supcon(pairs, labels=pairs.anchor_id % 3, temperature=0.2),
     "supcon in": lambda pairs: supcon(
         pairs, labels=pairs.anchor_id % 3, form="in", temperature=cosine(0.07, 0.2), negatives=hardest(0.5)

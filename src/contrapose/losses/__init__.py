@@ -16,9 +16,11 @@ from contrapose.losses.catalogue import CATALOGUE as CATALOGUE
 from contrapose.losses.catalogue import Method as Method
 from contrapose.losses.false_negatives import *  # noqa: F403
 from contrapose.losses.module import Loss as Loss
+from contrapose.losses.nested import nested as nested
 from contrapose.losses.redundancy import *  # noqa: F403
 from contrapose.losses.sigmoid import *  # noqa: F403
 from contrapose.losses.similarity import *  # noqa: F403
+from contrapose.losses.soft import *  # noqa: F403
 from contrapose.losses.softmax import *  # noqa: F403
 from contrapose.losses.sogclr import *  # noqa: F403
 from contrapose.losses.supcon import *  # noqa: F403

@@ -113,12 +113,7 @@ def _with_traits(function: F, described: Traits) -> F:
 
     @wraps(function)
     def checked(batch: Any, *more: Any, **settings: Any) -> Tensor:
-        if described.make_pairs is not None and len(more) == 1 and isinstance(batch, Tensor):
-            batch, more = described.make_pairs(batch, more[0]), ()
-        elif described.takes == "embeddings" and len(more) == 1 and isinstance(batch, Tensor):
-            batch, more = of_two_views(batch, more[0]), ()
-        if more or not isinstance(batch, _KINDS[described.takes]):
-            raise ValueError(_refusal(function, described, batch, *more))
+        batch = _batch(function, described, batch, *more)
         if isinstance(batch, AnyPairs):
             _check_pairs(function, described, batch, settings)
         return function(batch, **settings)
@@ -126,6 +121,21 @@ def _with_traits(function: F, described: Traits) -> F:
     # Stored on the function itself, so that a `partial` from the catalogue can reach it through `.func`.
     checked.traits = described  # type: ignore[attr-defined]
     return cast(F, checked)
+
+
+def batch_of(function: Callable[..., Tensor], batch: Any, *more: Any) -> Any:
+    """Return what an objective takes, made from two tensors if it may be called so; raise ValueError for anything else."""
+    return _batch(function, traits_of(function), batch, *more)
+
+
+def _batch(function: Callable[..., Tensor], described: Traits, batch: Any, *more: Any) -> Any:
+    if described.make_pairs is not None and len(more) == 1 and isinstance(batch, Tensor):
+        return described.make_pairs(batch, more[0])
+    if described.takes == "embeddings" and len(more) == 1 and isinstance(batch, Tensor):
+        return of_two_views(batch, more[0])
+    if more or not isinstance(batch, _KINDS[described.takes]):
+        raise ValueError(_refusal(function, described, batch, *more))
+    return batch
 
 
 def _refusal(function: Callable[..., Tensor], described: Traits, *received: Any) -> str:

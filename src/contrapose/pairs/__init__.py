@@ -17,7 +17,7 @@ its own negative. Queue rows carry an id that no anchor has.
 
 from contrapose.pairs.build import bank, neighbours, queue, two_views, views
 from contrapose.pairs.cross import cross
-from contrapose.pairs.guided import guided
+from contrapose.pairs.guided import guided, self_guided
 from contrapose.pairs.kinds import AnyPairs
 from contrapose.pairs.negatives import (
     Choice,
@@ -32,6 +32,7 @@ from contrapose.pairs.negatives import (
 from contrapose.pairs.pairs import Pairs
 from contrapose.pairs.ring import RingPairs, around_ring
 from contrapose.pairs.similarities import Similarities, from_similarities
+from contrapose.pairs.targets import Targets, given_targets, guide_targets
 from contrapose.reduce.unit import unit
 
 __all__ = [
@@ -42,17 +43,21 @@ __all__ = [
     "Pairs",
     "RingPairs",
     "Similarities",
+    "Targets",
     "around_ring",
     "bank",
     "batch_rows",
     "cross",
     "from_similarities",
+    "given_targets",
+    "guide_targets",
     "guided",
     "hardest",
     "neighbours",
     "other_views",
     "queue",
     "same_view",
+    "self_guided",
     "stored_rows",
     "two_views",
     "unit",

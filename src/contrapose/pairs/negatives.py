@@ -8,6 +8,7 @@ Every pool row of another sample is a negative. A choice keeps some of them; sev
     negatives=hardest(4095)                     Wang & Liu, Eq. 9: each anchor's most similar negatives
     negatives=(other_views(), hardest(0.1))     the hardest tenth of the negatives in other views
     negatives=guided(two_views(g1, g2))         GISTEmbed: without negatives that another model finds too similar
+    negatives=self_guided(margin=0.1)           Qwen3-Embedding: without negatives more similar than the positive by a margin
 
 Rows of a queue or a bank belong to no view, so both view choices keep them.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -47,6 +49,10 @@ class Choice(ABC):
         """Raise ValueError if the choice is for another number of anchors or candidates."""
         return
 
+    def of_positives(self, positives: Callable[[], Tensor]) -> Choice:
+        """Return the choice for anchors with these similarities to their positives, (n, k); most choices read none."""
+        return self
+
 
 Negatives: TypeAlias = Choice | tuple[Choice, ...] | None
 
@@ -74,13 +80,22 @@ def may_leave_none(negatives: Negatives) -> bool:
     return any(choice.may_leave_none for choice in steps(negatives))
 
 
+def choices_of(negatives: Negatives, shape: tuple[int, int], positives: Callable[[], Tensor]) -> tuple[Choice, ...]:
+    """Return the choices for pairs of this shape whose anchors have these positives; raise ValueError for any other shape."""
+    chosen = tuple(choice.of_positives(positives) for choice in steps(negatives))
+    for choice in chosen:
+        choice.check_shape(*shape)
+    return chosen
+
+
 def steps(negatives: Negatives) -> tuple[Choice, ...]:
     """Return the choices as a tuple; raise ValueError for anything else."""
     chosen = () if negatives is None else negatives if isinstance(negatives, tuple) else (negatives,)
     for choice in chosen:
         if not isinstance(choice, Choice):
             raise ValueError(
-                f"negatives: expected None, other_views(), same_view(), hardest(…), guided(…) or a tuple of them, got {choice!r}"
+                "negatives: expected None, other_views(), same_view(), hardest(…), guided(…), self_guided(…) or a tuple of "
+                f"them, got {choice!r}"
             )
     return chosen
 

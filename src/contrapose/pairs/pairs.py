@@ -22,7 +22,7 @@ from contrapose.distributed import (
 )
 from contrapose.pairs.ids import opposite_views
 from contrapose.pairs.layout import Layout
-from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, narrow, other_views, steps
+from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, choices_of, narrow, other_views
 from contrapose.pairs.similarities import Similarities
 from contrapose.reduce import (
     ALL,
@@ -205,9 +205,7 @@ class Pairs(Layout):
 
     def choices(self, negatives: Negatives) -> tuple[Choice, ...]:
         """Check and return all choices to apply, starting with those that belong to these pairs."""
-        chosen = steps(negatives)
-        for choice in chosen:
-            choice.check_shape(*self.shape)
+        chosen = choices_of(negatives, self.shape, partial(self.positives, may_be_empty=True))
         if not self.between_views_only:
             return chosen
         # Here `other_views()` keeps every negative; without it, kernels can compute the remaining choices.

@@ -29,6 +29,7 @@ from contrapose.distributed import (
     sum_over_ranks,
     world_size,
 )
+from contrapose.pairs.guided import AtMost
 from contrapose.pairs.layout import Layout
 from contrapose.pairs.negatives import Choice, Hardest, Negatives, OriginChoice, ViewChoice, check_has_negatives, steps
 from contrapose.pairs.pairs import Pairs
@@ -160,13 +161,14 @@ class RingPairs(Layout):
     def _choices(self, negatives: Negatives) -> tuple[Choice, ...]:
         chosen = self.own.choices(negatives)
         for i, choice in enumerate(chosen):
-            known = isinstance(choice, ViewChoice | OriginChoice) or (
+            known = isinstance(choice, ViewChoice | OriginChoice | AtMost) or (
                 isinstance(choice, Hardest) and i + 1 == len(chosen)
             )
             if not known:
                 raise ValueError(
                     f"negatives: {choice!r} cannot be used in a ring: expected other_views(), same_view(), stored_rows(), "
-                    f"batch_rows(), and hardest(…) as the last one; for others, gather the embeddings and write .sharded()"
+                    f"batch_rows(), self_guided(…), and hardest(…) as the last one; for others, gather the embeddings and "
+                    f"write .sharded()"
                 )
         return chosen
 

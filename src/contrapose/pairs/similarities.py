@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contrapose.pairs.layout import Layout
-from contrapose.pairs.negatives import Choice, Negatives, narrow, steps
+from contrapose.pairs.negatives import Choice, Negatives, choices_of, narrow
 from contrapose.reduce import Block, KernelInputs, Statistic, reduce_rows
 
 
@@ -55,9 +55,7 @@ class Similarities(Layout):
 
         With `may_be_empty` a choice may leave anchors without negatives: their log-sum-exp is -inf, their expectation 0.
         """
-        chosen = steps(negatives)
-        for choice in chosen:
-            choice.check_shape(*self.shape)
+        chosen = choices_of(negatives, self.shape, lambda: self.positive)
         return reduce_rows(_GivenRows(self, chosen, may_be_empty), *statistics)
 
     def sum(self, statistic: Statistic, *, negatives: Negatives = None) -> Tensor:

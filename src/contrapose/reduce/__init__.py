@@ -21,6 +21,7 @@ from contrapose.reduce.exponent import KernelProfile
 from contrapose.reduce.logit import HardnessLogit, Logit, Scale, TemperatureLogit
 from contrapose.reduce.means import group_counts, group_sums
 from contrapose.reduce.path import PATHS, PRECISIONS, memory, path
+from contrapose.reduce.soft import Differences, Scores, SoftSums
 from contrapose.reduce.statistics import (
     Count,
     Expectation,
@@ -41,6 +42,7 @@ __all__ = [
     "PRECISIONS",
     "Block",
     "Count",
+    "Differences",
     "EngineChoice",
     "Expectation",
     "HardnessLogit",
@@ -52,7 +54,9 @@ __all__ = [
     "Mean",
     "Nearest",
     "Scale",
+    "Scores",
     "Selection",
+    "SoftSums",
     "SoftplusSum",
     "Source",
     "Statistic",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,14 @@ class Statistic(Protocol):
         """The exponent of the softmax weights, if any; a statistic with an exponent is a dataclass with the field `logit`."""
 
 
+class AnchorStatistic(ABC):
+    """A statistic with data of its own for each anchor."""
+
+    @abstractmethod
+    def for_rows(self, rows: slice) -> Any:
+        """Return the same statistic for a subset of the anchors."""
+
+
 S = TypeVar("S", bound="Statistic")
 
 
@@ -47,6 +56,9 @@ def of_rows(statistics: Iterable[S], rows: slice | Tensor, change: Callable[[Ten
             if key not in logits:
                 logits[key] = statistic.logit.map_learned(change).for_rows(rows)
             statistic = replace(statistic, logit=logits[key])  # type: ignore[type-var]
+        if isinstance(statistic, AnchorStatistic):
+            assert isinstance(rows, slice)  # a ring, whose rows are not contiguous, refuses such statistics
+            statistic = statistic.for_rows(rows)
         if isinstance(statistic, SoftplusSum) and statistic.learned_bias is not None:
             statistic = replace(statistic, bias=change(statistic.learned_bias))
         restricted.append(statistic)

@@ -54,6 +54,7 @@ def test_what_is_given_stays() -> None:
         ),
         ("dino", "moco", "dino takes assignments, and moco offers pairs only; use --framework dino"),
         ("dino", "swav", "dino needs a teacher, which swav does not have; use --framework dino"),
+        ("soft_nt_xent", "simclr", "soft_nt_xent needs soft targets in each step, which no data set has"),
         ("vicreg", "moco", "vicreg takes embeddings, and moco offers pairs only; use --framework simclr"),
     ],
 )

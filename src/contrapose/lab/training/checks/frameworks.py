@@ -63,6 +63,10 @@ def _check_takes(run: Any) -> None:
     row, traits, method = FRAMEWORKS[run.framework], traits_of(parse(run.loss).func), method_name(run.loss)
     if method == "nnclr" != row.name:  # NNCLR's loss is NT-Xent; only the pairs from its framework make it NNCLR
         raise ValueError(f"loss: nnclr pairs nearest neighbours, and {row.name} does not; use --framework nnclr")
+    if "targets" in traits.provided:
+        raise ValueError(
+            f"loss: {run.loss} needs soft targets in each step, which no data set has; call contrapose.Loss in a loop of your own"
+        )
     if row.suits(traits):
         return
     suited = [other.name for other in FRAMEWORKS.values() if other.suits(traits)]
