@@ -345,3 +345,5 @@ def test_the_reference_as_markdown_has_every_name_with_its_arguments() -> None:
     assert "### `contrapose.nt_xent(pairs, *, temperature=0.5" in text
     assert "#### `contrapose.Loss.negatives_per_anchor(" in text
     assert ".. auto" not in text
+    assert "forward=call)" in text  # and no address in memory
+    assert " at 0x" not in text

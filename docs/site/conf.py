@@ -20,6 +20,7 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 default_role = "py:obj"  # `name` in a docstring links to the name
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True  # a function by its name, without the address at which it lies
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 exclude_patterns = ["_build"]

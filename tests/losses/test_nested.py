@@ -54,7 +54,7 @@ def test_every_kind_of_pairs(kind: Kind, settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", every(5, LOSSES))
 def test_every_method(name: str) -> None:
     z = torch.randn(2, 10, 5, dtype=torch.float64, requires_grad=True)
-    settings = {"size": 5} if name == "w_mse" else {}
+    settings: dict[str, Any] = {"size": 5} if name == "w_mse" else {}
     criterion = Loss(nested(CATALOGUE[name], dims=(2, 4), weights=(3.0, 1.0)), **settings)
     single = Loss(CATALOGUE[name], **settings)
     torch.manual_seed(0)
@@ -112,9 +112,9 @@ def test_sentence_transformers_computes_the_same() -> None:
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
     z = torch.randn(2, 6, 8, dtype=torch.float64)
-    ranking = MultipleNegativesRankingLoss(None, scale=20.0)  # type: ignore[arg-type]
+    ranking = MultipleNegativesRankingLoss(None, scale=20.0)
     theirs = sum(
-        weight * ranking.compute_loss_from_embeddings([one[:, :width] for one in z], None)  # type: ignore[arg-type]
+        weight * ranking.compute_loss_from_embeddings([one[:, :width] for one in z], None)
         for width, weight in ((8, 1.0), (4, 0.5))
     )
     from contrapose.pairs import cross
@@ -135,7 +135,7 @@ def test_bad_arguments_are_named() -> None:
         ({"dims": (2, 5)}, "dims: expected widths up to 4, that of the embeddings, got 5"),
     ):
         with pytest.raises(ValueError, match=message):
-            nested(nt_xent, **arguments)(two_views(*z))  # type: ignore[arg-type]
+            nested(nt_xent, **arguments)(two_views(*z))
     with pytest.raises(ValueError, match="similarity values have no coordinates"):
         nested(nt_xent, dims=(2,))(from_similarities(torch.rand(3), torch.rand(3, 2)))
     with pytest.raises(ValueError, match="expected similarity='cosine' or 'dot' for prefixes"):

@@ -110,7 +110,8 @@ def _described(name: str, value: Any, *, level: int) -> Iterator[str]:
 def _signature(value: Any) -> str:
     """Return a signature without types, as in a call."""
     parameters = [one.replace(annotation=Parameter.empty) for one in signature(value).parameters.values()]
-    return str(Signature(parameters))
+    # A function as a default would print the address at which it lies.
+    return re.sub(r"<function (\w+) at 0x\w+>", r"\1", str(Signature(parameters)))
 
 
 def more_on(name: str) -> Iterator[str]:
