@@ -17,6 +17,7 @@ from sentence_transformers.sentence_transformer import losses as reference
 from sentences import WIDTH, WORDS, bert, columns, features, static
 from tiers import every_row
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose import cosine, cross, dcl, hardest, learned, nt_xent, triplet
@@ -210,6 +211,33 @@ def test_a_guide_equals_gist(
     assert_equal(results, value_and_gradients(reference.GISTEmbedLoss, **common, **theirs))
     # The guide leaves out negatives, or nothing would be tested.
     assert float(value_and_gradients(make, **common, **ours)[0]) > float(results[0])
+
+
+@pytest.mark.parametrize("make", [ContrastiveLoss, CachedContrastiveLoss])
+def test_a_guide_gives_soft_targets(make: type[ContrastiveLoss]) -> None:
+    """Against the whole matrices of the model and of the guide, for queries and documents with hard negatives."""
+    guide = bert(seed=5).double().eval()
+    common: dict[str, Any] = {"sentences": columns(negatives=1), "temperature": 0.1, "guide": guide}
+    found = value_and_gradients(make, objective="soft_nt_xent", guide_temperature=0.2, **common)
+
+    class Dense(nn.Module):
+        def __init__(self, model: SentenceTransformer, **settings: Any) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, features: Any, labels: Any = None) -> Tensor:
+            features = list(features)
+            with torch.no_grad():
+                judged = [normalize(guide(dict(one))["sentence_embedding"]) for one in features]
+            own = [normalize(self.model(one)["sentence_embedding"]) for one in features]
+            p = (judged[0] @ torch.cat(judged[1:]).T / 0.2).softmax(1)
+            return -(p * (own[0] @ torch.cat(own[1:]).T / 0.1).log_softmax(1)).sum(1).mean()
+
+    assert_equal(found, value_and_gradients(Dense, **common))
+    with pytest.raises(ValueError, match="guide_margin: expected 0, since the guide gives soft targets"):
+        make(bert(), "soft_nt_xent", guide=guide, guide_margin=0.1)
+    with pytest.raises(ValueError, match="needs a value for each sample in every step"):
+        make(bert(), "soft_nt_xent")
 
 
 def test_the_trainer_does_not_replace_the_guide() -> None:

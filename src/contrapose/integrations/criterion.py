@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any, TypeAlias
@@ -26,12 +26,14 @@ def make_criterion(
     default_temperature: float | None = None,
     batch_temperature: bool = False,
     data: str | None = None,
+    provided: Collection[str] = (),
 ) -> Loss:
     """Return the objective with its settings as a `Loss`.
 
     Text is parsed ("dystress", "nt_xent(temperature=cosine(0.07, 0.2))"), and `data` selects the catalogue's values.
     `default_temperature` is used if neither the objective nor the user sets a temperature. With `batch_temperature` the batch
-    brings one, which replaces a method's number, but not a function of similarity.
+    brings one, which replaces a method's number, but not a function of similarity. `provided` names the arguments that the
+    caller passes with each batch.
     """
     chosen = _with_settings(objective, data)
     if batch_temperature and _is_default(objective, chosen.keywords.get("temperature")):
@@ -41,7 +43,7 @@ def make_criterion(
         settings["temperature"] = temperature
     elif default_temperature is not None and takes_setting(chosen.func, "temperature"):
         settings.setdefault("temperature", default_temperature)
-    _refuse_state(chosen.func, settings)
+    _refuse_state(chosen.func, [*settings, *provided], settings)
     return Loss(chosen.func, **settings)
 
 
@@ -64,13 +66,13 @@ def _with_settings(objective: Objective, data: str | None) -> partial[Tensor]:
     return objective if isinstance(objective, partial) else partial(objective)
 
 
-def _refuse_state(objective: Callable[..., Tensor], settings: dict[str, Any]) -> None:
+def _refuse_state(objective: Callable[..., Tensor], given: Collection[str], settings: dict[str, Any]) -> None:
     """Raise ValueError for an objective that does not take pairs, or needs inputs that the host library does not pass."""
     name, traits = getattr(objective, "__name__", repr(objective)), traits_of(objective)
     if traits.takes != "pairs":
         raise ValueError(f"objective: expected an objective of pairs, got {name}, which takes {traits.takes}")
     known = signature(objective).parameters
-    required = [name for name in traits.provided if known[name].default is Parameter.empty and name not in settings]
+    required = [name for name in traits.provided if known[name].default is Parameter.empty and name not in given]
     if required or with_state(partial(objective, **settings), samples=1)[1] is not None:
         raise ValueError(
             f"objective: {name} needs a value for each sample in every step, which this loss does not receive; "

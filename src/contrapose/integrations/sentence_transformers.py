@@ -24,7 +24,7 @@ from contrapose.distributed import average_gradient, gather
 from contrapose.integrations.criterion import Objective, make_criterion
 from contrapose.integrations.duplicates import group_ids, text_ids
 from contrapose.integrations.guide import Guide
-from contrapose.pairs import Pairs, cross, guided
+from contrapose.pairs import Pairs, cross, guide_targets, guided
 from contrapose.pairs.negatives import ViewChoice, steps
 from contrapose.temperature import Learned
 from contrapose.validate import check_choice, check_known
@@ -63,7 +63,9 @@ class ContrastiveLoss(nn.Module):
     directions       comparisons in the single sum over negatives, as in MultipleNegativesRankingLoss; not with `symmetric`
     guide            another model that filters negatives (GISTEmbed): a negative is left out unless, according to the guide,
                      it is less similar to the query than the positive by at least `guide_margin` (with
-                     `guide_margin_strategy="relative"`: by `guide_margin` times the positive's similarity)
+                     `guide_margin_strategy="relative"`: by `guide_margin` times the positive's similarity). The objective
+                     "soft_nt_xent" takes the guide's similarities as soft targets instead, and leaves out nothing
+    guide_temperature   of the softmax that makes soft targets from the guide's similarities; used by "soft_nt_xent" only
     deduplicate      whether equal texts, and documents of equal queries, are never negatives of each other
     gather_across_devices   whether negatives come from all processes, with the gradients of a single process
     settings         further settings of the objective: negatives=hardest(64), hardness=9.0
@@ -85,6 +87,7 @@ class ContrastiveLoss(nn.Module):
         guide: SentenceTransformer | None = None,
         guide_margin: float = 0.0,
         guide_margin_strategy: str = "absolute",
+        guide_temperature: float = 0.05,
         deduplicate: bool = True,
         gather_across_devices: bool = False,
         **settings: Any,
@@ -98,7 +101,12 @@ class ContrastiveLoss(nn.Module):
             objective = settings.pop("loss")
         _refuse_scale(settings)
         self.criterion = make_criterion(
-            objective, settings, temperature=temperature, default_temperature=0.05, data="simcse"
+            objective,
+            settings,
+            temperature=temperature,
+            default_temperature=0.05,
+            data="simcse",
+            provided=() if guide is None else ("targets",),
         )
         if "negatives" not in settings and isinstance(self.criterion.settings.get("negatives"), ViewChoice):
             del self.criterion.settings["negatives"]  # `directions` already implies the catalogue's other_views()
@@ -107,8 +115,13 @@ class ContrastiveLoss(nn.Module):
         check_choice("guide_margin_strategy", guide_margin_strategy, "absolute", "relative")
         if guide is None and guide_margin:
             raise ValueError(f"guide_margin: expected 0 without a guide, got {guide_margin!r}")
+        if guide_margin and "targets" in self.criterion.traits.provided:
+            raise ValueError(
+                f"guide_margin: expected 0, since the guide gives soft targets and leaves out nothing, got {guide_margin!r}"
+            )
         self.guide = None if guide is None else Guide(model, guide)
         self.guide_margin, self.guide_margin_strategy = guide_margin, guide_margin_strategy
+        self.guide_temperature = guide_temperature
         self.deduplicate, self.gather_across_devices = deduplicate, gather_across_devices
 
     def forward(self, sentence_features: Iterable[Features], labels: Tensor | None = None) -> Tensor:
@@ -145,11 +158,17 @@ class ContrastiveLoss(nn.Module):
         if batch.guide is not None:
             reference = self._pairs(batch.guide, batch.texts)
             assert reference is not None
-            chosen = steps(self.criterion.settings.get("negatives"))
-            relative = self.guide_margin_strategy == "relative"
-            settings["negatives"] = (guided(reference, margin=self.guide_margin, relative=relative), *chosen)
+            settings |= self._from_guide(reference)
         loss: Tensor = self.criterion(pairs, **settings)
         return loss
+
+    def _from_guide(self, reference: Pairs) -> dict[str, Any]:
+        """Return the guide's similarities as soft targets, if the objective takes them, or as a choice of negatives."""
+        if "targets" in self.criterion.traits.provided:
+            return {"targets": guide_targets(reference, temperature=self.guide_temperature)}
+        chosen = steps(self.criterion.settings.get("negatives"))
+        relative = self.guide_margin_strategy == "relative"
+        return {"negatives": (guided(reference, margin=self.guide_margin, relative=relative), *chosen)}
 
     def _pairs(self, embeddings: Sequence[Tensor], texts: Sequence[Tensor] | None) -> Pairs | None:
         """Compare the columns; return None if there is nothing to compare with."""
@@ -197,6 +216,7 @@ class ContrastiveLoss(nn.Module):
             "guide": None if self.guide is None else self.guide.encoder,
             "guide_margin": self.guide_margin,
             "guide_margin_strategy": self.guide_margin_strategy,
+            "guide_temperature": self.guide_temperature,
             "deduplicate": self.deduplicate,
             "gather_across_devices": self.gather_across_devices,
         }
