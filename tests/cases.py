@@ -17,7 +17,7 @@ from contrapose import losses
 from contrapose.losses.objective import traits_of
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import hardest, other_views, same_view
-from contrapose.temperature import cosine, exponential, linear, monotonic_cosine
+from contrapose.temperature import arctanh, cosine, exponential, linear, monotonic_cosine
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,8 @@ CASES = {
              temperature=exponential(0.1, 0.3)),
         case("dystress monotonic", L.nt_xent, plain.nt_xent(plain.monotonic_profile(0.1, 0.3), detach=False),
              temperature=monotonic_cosine(0.1, 0.3, detach=False)),
+        case("arctanh", L.nt_xent, plain.nt_xent(plain.arctanh_profile, detach=False), temperature=arctanh()),
+        case("arctanh detached", L.dcl, plain.dcl(plain.arctanh_profile), smooth=False, temperature=arctanh(detach=True)),
         case("dystress dcl", L.dcl, plain.dcl(cosine_profile(0.1, 0.3)), smooth=False, temperature=cosine(0.1, 0.3)),
         case("dystress dcl authors", L.dcl, plain.dcl(cosine_profile(0.1, 0.3), split=True, detach=False),
              temperature=cosine(0.1, 0.3, detach=False), split_views=True, kinds=WITH_OWN_KEYS),
@@ -202,6 +204,7 @@ CASES = {
              negatives=hardest(2)),
         case("siglip dystress", L.siglip, plain.siglip(cosine_profile(0.1, 0.3), -2.0), smooth=False,
              temperature=cosine(0.1, 0.3), bias=-2.0),
+        case("siglip relative", L.siglip, plain.siglip(constant(0.3), -0.6 / 0.3), temperature=0.3, relative_bias=0.6),
         case("align_uniform", L.align_uniform, plain.align_uniform(2.0, 2.0, 1.0, 1.0)),
         case("align_uniform 1 3", L.align_uniform, plain.align_uniform(1.0, 3.0, 3.0, 0.5), alpha=1.0, t=3.0,
              align_weight=3.0, uniform_weight=0.5),
@@ -249,7 +252,7 @@ CASES = {
 
 
 # Methods of the catalogue that take views of the batch itself and nothing else.
-OF_VIEWS = {"dystress_dcl_authors"}
+OF_VIEWS = {"dystress_dcl_authors", "dhel", "dhel_authors"}
 # Methods of the catalogue that take embeddings or assignments in place of pairs.
 NOT_OF_PAIRS = {name for name, method in losses.CATALOGUE.items() if traits_of(method.objective).takes != "pairs"}
 # Methods of the catalogue that take pairs and ignore their negatives.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import cos, exp, log, log1p, pi, sin
+from math import atanh, cos, exp, log, log1p, pi, sin
 
 INF = float("inf")
 Tau = Callable[[float], float]
@@ -114,6 +114,11 @@ def exponential_profile(low: float, high: float, c: float = 3.5) -> Tau:
 
 def monotonic_profile(low: float, high: float) -> Tau:
     return lambda s: low + (high - low) / 2 * (1 + sin(pi * s / 2))
+
+
+def arctanh_profile(s: float) -> float:
+    """Kim & Kim's exponent 2 artanh(s), which stays constant beyond 1 - 2⁻²⁰, as s/τ."""
+    return s / (2 * atanh(min(max(s, 2**-20 - 1), 1 - 2**-20))) if s else 0.5
 
 
 def _logits(now: list[Candidate], held: list[Candidate], tau: Tau, detach: bool) -> list[float]:

@@ -61,6 +61,7 @@ from contrapose.temperature import CosineSchedule as CosineSchedule
 from contrapose.temperature import LinearWarmup as LinearWarmup
 from contrapose.temperature import PerSample as PerSample
 from contrapose.temperature import Profile as Profile
+from contrapose.temperature import arctanh as arctanh
 from contrapose.temperature import cosine as cosine
 from contrapose.temperature import exponential as exponential
 from contrapose.temperature import learned as learned

@@ -19,6 +19,7 @@ from contrapose.temperature import CosineDecay, CosineSchedule, PerSample, cosin
 
 NAMED = [
     "simclr",
+    "temperature_free",
     "dystress",
     "dystress_shifted",
     "dystress_dcl",
@@ -123,6 +124,27 @@ def test_dystress_dcl_has_the_form_of_the_papers_and_that_of_the_authors_code() 
         expected = (direction(u1, u2, authors) + direction(u2, u1, authors)) / 2
         torch.testing.assert_close(ours, expected)
         torch.testing.assert_close(gradient, torch.autograd.grad(expected, leaf)[0])
+
+
+def test_dhel_has_the_form_of_the_paper_and_that_of_the_authors_code() -> None:
+    """Written out: in the authors' code, each pair has the energies of both views; in the paper, that of the anchor's."""
+    z = torch.randn(2, 5, 4, dtype=torch.float64)
+    for name, both in (("dhel", False), ("dhel_authors", True)):
+        leaf = z.clone().requires_grad_()
+        ours = CATALOGUE[name]()(two_views(*leaf))
+        (gradient,) = torch.autograd.grad(ours, leaf)
+        views_of = [[row / row.square().sum().sqrt() for row in view] for view in leaf]
+        total: Any = 0.0
+        for first, second in ((0, 1), (1, 0)):
+            for i in range(5):
+                energies = [
+                    sum((views_of[v][i] @ views_of[v][j] / 0.3).exp() for j in range(5) if j != i)
+                    for v in ((first, second) if both else (first,))
+                ]
+                pull = (views_of[first][i] @ views_of[second][i] / 0.3).exp()
+                total = total - (pull / math.prod(energies)).log() / 10
+        torch.testing.assert_close(ours, total, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(gradient, torch.autograd.grad(total, leaf)[0], rtol=1e-12, atol=1e-12)
 
 
 def test_an_unknown_data_set_is_named_with_its_nearest() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import oracles
 import pytest
@@ -12,9 +13,9 @@ from torch import nn
 
 from contrapose.losses import CATALOGUE, Loss, nt_xent, siglip
 from contrapose.losses.parse import parse
-from contrapose.pairs import two_views
+from contrapose.pairs import from_similarities, two_views
 from contrapose.reduce import memory
-from contrapose.temperature import learned, learned_number
+from contrapose.temperature import cosine, learned, learned_number
 
 Z = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
 
@@ -59,20 +60,24 @@ def test_a_learned_setting_works_without_a_criterion() -> None:
     torch.testing.assert_close(nt_xent(pairs, temperature=temperature), nt_xent(pairs, temperature=0.2))
 
 
+@pytest.mark.parametrize("relative", [False, True], ids=["bias", "relative_bias"])
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_learned_numbers_get_the_gradient_of_the_formula(kind: str) -> None:
+def test_learned_numbers_get_the_gradient_of_the_formula(kind: str, relative: bool) -> None:
     """Central differences of the oracle in the logarithm of the temperature, and in the bias."""
     raw = KINDS[kind].draw(m=4, d=3, seed=5)
     batch, pairs = KINDS[kind].spell(raw), KINDS[kind].make(raw)
-    criterion = Loss(siglip, temperature=learned(0.3), bias=learned_number(-1.5)).double()
-    start = {"temperature": math.log(0.3), "bias": -1.5}
+    value = 0.4 if relative else -1.5
+    bias = {"relative_bias" if relative else "bias": learned_number(value)}
+    criterion = Loss(siglip, temperature=learned(0.3), **bias).double()
+    start = {"temperature": math.log(0.3), "bias": value}
     with torch.no_grad():  # float32's log 0.3 is not that of float64
         for parameter, value in zip(criterion.parameters(), start.values(), strict=True):
             parameter.fill_(value)
 
     def oracle(**moved: float) -> float:
         at = start | moved
-        values = oracles.siglip(oracles.constant(math.exp(at["temperature"])), at["bias"])(batch, batch)
+        tau = math.exp(at["temperature"])
+        values = oracles.siglip(oracles.constant(tau), -at["bias"] / tau if relative else at["bias"])(batch, batch)
         return sum(values) / len(values)
 
     step = 1e-6
@@ -84,6 +89,35 @@ def test_learned_numbers_get_the_gradient_of_the_formula(kind: str) -> None:
             difference = (oracle(**{name: value + step}) - oracle(**{name: value - step})) / (2 * step)
             assert parameter.grad is not None
             assert float(parameter.grad) == pytest.approx(difference, rel=1e-6, abs=1e-9)
+
+
+def test_a_relative_bias_starts_where_siglip_does_and_stays_a_similarity() -> None:
+    pairs = two_views(*Z.double())
+    relative, usual = Loss("siglip_relative").double(), Loss("siglip").double()
+    torch.testing.assert_close(relative(pairs), usual(pairs), rtol=1e-6, atol=0)
+    # At any temperature, a pair with s = b_rel is undecided: its logit is 0.
+    at = from_similarities(torch.tensor([[0.3]]).double(), torch.tensor([[0.3]]).double())
+    for temperature in (0.01, 0.1, 1.0):
+        value = siglip(at, temperature=temperature, relative_bias=0.3)
+        assert value.item() == pytest.approx(2 * math.log(2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"relative_bias": 0.5, "bias": -2.0}, "bias, relative_bias: expected one of them, got both, with bias=-2.0"),
+        ({"relative_bias": 0.5, "temperature": cosine(0.1, 0.2)}, "temperature: with relative_bias, expected a number"),
+        (
+            {"relative_bias": 0.5, "temperature": torch.full((12,), 0.1)},
+            "temperature: with relative_bias, expected a n",
+        ),
+        ({"relative_bias": torch.zeros(2)}, r"relative_bias: expected a number .* got shape \(2,\)"),
+        ({"relative_bias": math.nan}, "relative_bias"),
+    ],
+)
+def test_a_relative_bias_is_checked(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        siglip(two_views(*Z), **settings)
 
 
 def test_criteria_of_one_method_do_not_share_what_they_learn() -> None:

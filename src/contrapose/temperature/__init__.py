@@ -3,6 +3,7 @@
 0.5                          one number for all anchors
 tensor of shape (n,)         one number per anchor (`uncertainty`, `PerSample`)
 cosine(0.07, 0.2)            a function of similarity (DySTreSS)
+arctanh()                    the same without any number to choose (Kim & Kim)
 CosineSchedule(0.1, 1.0)     a number for each epoch: `.at(epoch)`; also CosineDecay(1.0, 0.2), LinearWarmup(0.04, 0.07)
 learned(0.1)                 a parameter, in `Loss`; learned(0.07, low=0.01) stays at or above 0.01 (CLIP)
 """
