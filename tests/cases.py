@@ -186,6 +186,8 @@ CASES = {
         case("simple", L.simple, plain.simple(None)),
         case("simple weight", L.simple, plain.simple(0.3), weight=0.3),
         case("hard simple", L.simple, plain.simple(None, ("hardest", 2)), negatives=hardest(2)),
+        case("spread out", L.spread_out, plain.spread_out()),
+        case("spread out hardest", L.spread_out, plain.spread_out(("hardest", 2)), negatives=hardest(2)),
         case("triplet", L.triplet, plain.triplet(0.1), margin=0.1),
         case("macl", L.macl, plain.macl(0.3, 0.5, 0.1), smooth=False, temperature=0.3, alpha=0.5, center=0.1),
         case("hard_negative", L.hard_negative, plain.hard_negative(0.5, 1.0, 0.1), temperature=0.5, beta=1.0,

@@ -264,6 +264,13 @@ def simple(weight: float | None, *filters: tuple[str, float]) -> Oracle:
     return oracle
 
 
+def spread_out(*filters: tuple[str, float]) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        return [mean([a.negatives[j].s ** 2 for j in chosen(h, *filters)]) for a, h in _each(now, held)]
+
+    return oracle
+
+
 def byol() -> Oracle:
     def oracle(now: Batch, held: Batch) -> list[float]:
         return [now.views * mean([2 - 2 * p.s for p in a.positives]) for a in now.anchors]

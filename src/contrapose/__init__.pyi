@@ -24,13 +24,16 @@ from contrapose.losses import fnc as fnc
 from contrapose.losses import generalized_nt_xent as generalized_nt_xent
 from contrapose.losses import hard_negative as hard_negative
 from contrapose.losses import isogclr as isogclr
+from contrapose.losses import koleo as koleo
 from contrapose.losses import macl as macl
 from contrapose.losses import moco_v3 as moco_v3
 from contrapose.losses import nt_xent as nt_xent
 from contrapose.losses import siglip as siglip
+from contrapose.losses import sigreg as sigreg
 from contrapose.losses import simple as simple
 from contrapose.losses import simsiam as simsiam
 from contrapose.losses import sogclr as sogclr
+from contrapose.losses import spread_out as spread_out
 from contrapose.losses import supcon as supcon
 from contrapose.losses import swav as swav
 from contrapose.losses import tau as tau

@@ -17,6 +17,7 @@ from contrapose.losses.catalogue import Method as Method
 from contrapose.losses.false_negatives import *  # noqa: F403
 from contrapose.losses.module import Loss as Loss
 from contrapose.losses.redundancy import *  # noqa: F403
+from contrapose.losses.regularisers import *  # noqa: F403
 from contrapose.losses.sigmoid import *  # noqa: F403
 from contrapose.losses.similarity import *  # noqa: F403
 from contrapose.losses.softmax import *  # noqa: F403

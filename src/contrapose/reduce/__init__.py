@@ -31,6 +31,7 @@ from contrapose.reduce.statistics import (
     SoftplusSum,
     Statistic,
     Sum,
+    SumOfSquares,
     of_rows,
     softplus,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "Source",
     "Statistic",
     "Sum",
+    "SumOfSquares",
     "TemperatureLogit",
     "choose_engine",
     "chosen_engines",
