@@ -328,6 +328,65 @@ def test_gamma_follows_the_epoch() -> None:
             CosineDecay(**bad)
 
 
+@pytest.mark.parametrize("adapt", [False, True])
+def test_a_schedule_multiplies_the_temperature_of_each_sample(adapt: bool) -> None:
+    """u, v and τ of every image, with the formulas written out at the temperature c(e) τ_n."""
+    schedule = CosineSchedule(0.5, 2.0, period=4)
+    state = PerSample(3, temperature=0.2, gamma=0.8, adapt=adapt, scale=schedule).double()
+    criterion = Loss(isogclr if adapt else sogclr, state=state)
+    assert not criterion.can_capture
+    tau, velocity, u = [0.2] * 3, [0.0] * 3, [0.0] * 3
+    state.temperature[:] = torch.tensor(tau, dtype=torch.float64)
+    for epoch in range(4):
+        criterion.epoch, c = epoch, schedule.at(epoch)
+        pairs = two_views(*torch.randn(2, 3, 4, dtype=torch.float64), ids=torch.arange(3))
+        s = (pairs.anchor @ pairs.pool.T).tolist()
+        value = criterion(pairs)
+        losses, averages, gradients = [], [[], [], []], [[], [], []]
+        for anchor in range(6):
+            n, at = anchor % 3, c * tau[anchor % 3]
+            negatives = [s[anchor][j] for j in range(6) if j % 3 != n]
+            g = sum(math.exp(x / at) for x in negatives) / 4
+            own = g if epoch == 0 else 0.2 * u[n] + 0.8 * g
+            pull = sum(math.exp(x / at) / own * x for x in negatives) / 4
+            losses.append(2 * (pull - s[anchor][(anchor + 3) % 6]))
+            averages[n].append(own)
+            gradients[n].append(c * (math.log(own) + 0.4 - pull / at))
+        assert float(value) == pytest.approx(sum(losses) / 6, rel=1e-12)
+        for n in range(3):
+            u[n] = sum(averages[n]) / 2
+            velocity[n] = 0.5 * velocity[n] + 0.5 * min(max(sum(gradients[n]) / 2, -3.0), 3.0)
+            tau[n] = min(max(tau[n] - 0.03 * velocity[n], 0.05), 1.0) if adapt else tau[n]
+            assert float(state.log_average[n].exp()) == pytest.approx(u[n], rel=1e-12)
+            assert float(state.temperature[n]) == pytest.approx(tau[n], rel=1e-12)
+    with pytest.raises(ValueError, match="scale: a schedule needs an epoch"):
+        state.update(pairs, gamma=0.8)
+
+
+def test_a_schedule_times_a_temperature_is_a_schedule() -> None:
+    schedule, individual = CosineSchedule(0.5, 2.0, period=4), torch.linspace(0.1, 0.5, 12, requires_grad=True)
+    z, criterion = torch.randn(2, 6, 4), Loss(nt_xent)
+    for epoch, product in ((2, individual * schedule), (1, schedule * individual)):
+        criterion.epoch = epoch
+        loss = criterion(*z, temperature=product)
+        expected = nt_xent(two_views(*z), temperature=schedule.at(epoch) * individual)
+        assert torch.equal(loss, expected)
+        ours, theirs = (torch.autograd.grad(value, individual)[0] for value in (loss, expected))
+        assert torch.equal(ours, theirs)
+    twice = schedule * CosineDecay(1.0, 0.2, epochs=4) * 0.5
+    assert twice.at(3) == pytest.approx(schedule.at(3) * CosineDecay(1.0, 0.2, epochs=4).at(3) * 0.5)
+    assert Loss(nt_xent, temperature=twice).can_capture
+    assert not Loss(nt_xent, temperature=schedule * individual.detach()).can_capture  # not one number
+    with pytest.raises(ValueError, match="factor: expected a number above 0, got -1"):
+        schedule * -1
+    objective, state = with_state(parse("sogclr(temperature=0.2, scale=schedule(0.5, 2.0, 4))"), 10)
+    assert state is None
+    assert objective.keywords["temperature"].at(1) == pytest.approx(0.2 * schedule.at(1))
+    _, state = with_state(parse("isogclr(scale=schedule(0.5, 2.0, 4))"), 10)
+    assert isinstance(state, PerSample)
+    assert state.scale == schedule
+
+
 def test_towers_and_schedules_are_parsed() -> None:
     for text in (
         "sogclr(gamma=decay(1.0, 0.3, epochs=8), towers=2)",

@@ -31,7 +31,7 @@ def test_methods_and_objectives() -> None:
     ("text", "message"),
     [
         ("nt_xnt", "got 'nt_xnt'; did you mean 'nt_xent'"),
-        ("sogclr(rho=0.3)", "has the settings temperature, gamma, negatives, towers, got 'rho'"),
+        ("sogclr(rho=0.3)", "has the settings temperature, gamma, negatives, towers, scale, got 'rho'"),
         ("nt_xent(temprature=0.5)", "got 'temprature'; did you mean 'temperature'"),
         ("nt_xent(temperature=cosin(0.1, 0.2))", "got 'cosin'; did you mean 'cosine'"),
         ("nt_xent(temperature=cosine(0.2, 0.1))", "expected low ≤ high"),

@@ -120,7 +120,8 @@ class Loss(nn.Module):
         # In evaluation the state is only read: `penalties` computes the loss of a batch a second time.
         if self.state is not None and self.training:
             # The values of this step are passed in, since the state does not know the epoch.
-            self.state.update(batch, negatives=settings.get("negatives"), gamma=settings.get("gamma"))
+            used = {name: settings.get(name) for name in ("negatives", "gamma", "temperature")}
+            self.state.update(batch, **used)
         return self._add(loss, self._terms(), z, z2, ids) if self.weights else loss
 
     def _terms(self) -> list[tuple[float, Loss]]:
@@ -229,6 +230,7 @@ class Loss(nn.Module):
         if not self.traits.can_capture or (self.state is not None and self.state.is_scheduled):
             return False
         own = set(self._scheduled) <= set(self.traits.tensor_settings)
+        own = own and not any(isinstance(self.settings[name].at(self.epoch), Tensor) for name in self._scheduled)
         return own and all(part.can_capture for _, part in self._terms())
 
     def hold_schedules(self, device: torch.device) -> None:

@@ -30,7 +30,10 @@ def _make_state(adapt: bool, settings: Settings, samples: int) -> tuple[Settings
     # With γ = 1, SogCLR's default, the average covers only the current batch, and no state is needed. iSogCLR always stores
     # temperatures.
     if not adapt and settings.get("gamma", 1.0) == 1:
-        return {name: value for name, value in settings.items() if name != "towers"}, None
+        own = {name: value for name, value in settings.items() if name not in ("towers", "scale")}
+        if "scale" in settings:
+            own["temperature"] = settings["scale"] * settings.get("temperature", 0.1)
+        return own, None
     state_settings = {name: settings[name] for name in _STATE_SETTINGS if name in settings}
     objective_settings = {name: value for name, value in settings.items() if name not in state_settings}
     return objective_settings, PerSample(samples, adapt=adapt, **state_settings)
@@ -38,11 +41,16 @@ def _make_state(adapt: bool, settings: Settings, samples: int) -> tuple[Settings
 
 def _untrained_state(settings: Settings, anchors: int) -> dict[str, Any]:
     """Return the keyword arguments of `isogclr` before training: initial temperatures and no average."""
-    temperature = torch.full((anchors,), float(settings.get("temperature", 0.1)), dtype=torch.float64)
+    initial = float(settings.get("temperature", 0.1)) * float(settings.get("scale", 1.0))
+    temperature = torch.full((anchors,), initial, dtype=torch.float64)
     return {"temperature": temperature, "log_average": torch.full((anchors,), -torch.inf, dtype=torch.float64)}
 
 
-@objective(provided=("log_average",), make_state=partial(_make_state, False), state_settings=("towers",))
+def _scaled(value: float, settings: Settings, positive: float) -> float:
+    return value * float(settings.get("scale", 1.0))
+
+
+@objective(provided=("log_average",), make_state=partial(_make_state, False), state_settings=("towers", "scale"))
 def sogclr(
     pairs: AnyPairs,
     *,
@@ -89,7 +97,7 @@ def sogclr(
     make_state=partial(_make_state, True),
     state_settings=_STATE_SETTINGS,
     untrained=_untrained_state,
-    softness=Softness(start=0.1),
+    softness=Softness(start=0.1, nominal=_scaled),
 )
 def isogclr(
     pairs: AnyPairs,

@@ -22,6 +22,8 @@ class PerSample(State):
         v_n ← (1-β) v_n + β G_n,             G = log u + ρ - Σ_k w_k s_k / τ_n, clipped to ±3
         τ_n ← clip(τ_n - η v_n, low, high)
 
+    With `scale` c, a number or a schedule, the loss and u have the temperature c τ_n, and G its factor c, by the chain rule.
+
     With `towers=2` the two views of a pair, such as image and text, have separate states (bimodal SogCLR): in the buffers,
     the second tower's states follow the first tower's. γ may be a schedule, which `Loss` evaluates at its epoch.
 
@@ -40,6 +42,7 @@ class PerSample(State):
     rho, beta, rate   ρ, β and η
     low, high         range of τ
     clip              bound of |G|
+    scale             c, a number or a schedule: the temperature of image n is c τ_n
     """
 
     log_average: Tensor
@@ -60,6 +63,7 @@ class PerSample(State):
         low: float = 0.05,
         high: float = 1.0,
         clip: float = 3.0,
+        scale: float | Schedule = 1.0,
     ) -> None:
         super().__init__()
         if not isinstance(size, int):
@@ -73,12 +77,14 @@ class PerSample(State):
         check_number("beta", beta, above=0.0, most=1.0)
         if not isinstance(gamma, Schedule):
             check_number("gamma", gamma, above=0.0, most=1.0)
+        if not isinstance(scale, Schedule):
+            check_number("scale", scale, above=0.0)
         check_number("rho", rho)
         check_number("high", high, least=low)
         if adapt and not low <= temperature <= high:
             raise ValueError(f"temperature: expected low ≤ temperature ≤ high, got {low}, {temperature}, {high}")
         self.gamma, self.adapt, self.rho, self.beta = gamma, adapt, rho, beta
-        self.rate, self.low, self.high, self.clip = rate, low, high, clip
+        self.rate, self.low, self.high, self.clip, self.scale = rate, low, high, clip, scale
         self.size, self.towers = size, towers
         self.register_buffer("log_average", torch.full((towers * size,), -torch.inf))
         self.register_buffer("temperature", torch.full((towers * size,), float(temperature)))
@@ -86,27 +92,38 @@ class PerSample(State):
 
     @property
     def is_scheduled(self) -> bool:  # type: ignore[override]
-        """Whether γ depends on the epoch."""
-        return isinstance(self.gamma, Schedule)
+        """Whether γ or c depends on the epoch."""
+        return isinstance(self.gamma, Schedule) or isinstance(self.scale, Schedule)
 
     def settings(self, batch: AnyPairs) -> dict[str, Any]:
         """Return the keyword arguments of `sogclr` for these pairs: temperature, log_average and gamma."""
         index = self._index(batch)
         return {
-            "temperature": self.temperature[index],
+            # A schedule times these temperatures is a schedule, which `Loss` evaluates at its epoch.
+            "temperature": self.temperature[index] if self.scale == 1.0 else self.scale * self.temperature[index],
             "log_average": self.log_average[index],
             "gamma": self.gamma,
         }
 
     @torch.no_grad()
     def update(
-        self, batch: AnyPairs, *, negatives: Negatives = None, gamma: float | None = None, **settings: Any
+        self,
+        batch: AnyPairs,
+        *,
+        negatives: Negatives = None,
+        gamma: float | None = None,
+        temperature: Tensor | None = None,
+        **settings: Any,
     ) -> None:
-        """Update the state of the images in this batch after the loss, with the same negatives and the γ of this step."""
+        """Update the state of the images in this batch after the loss, with the negatives, γ and c τ_n of this step."""
         index, current = self._index(batch), self.gamma if gamma is None else gamma
         if isinstance(current, Schedule):
             raise ValueError("gamma: a schedule needs an epoch: pass gamma=schedule.at(epoch)")
-        tau = self.temperature[index]
+        tau = self.settings(batch)["temperature"] if temperature is None else temperature
+        if isinstance(tau, Schedule):
+            raise ValueError(
+                "scale: a schedule needs an epoch: pass temperature=state.settings(pairs)['temperature'].at(epoch)"
+            )
         logit = Scale(1.0 / tau)  # the temperature of this step, before it moves
         total, pull, count = batch.reduce(LogSumExp(logit), Expectation(logit), Count(), negatives=negatives)
         log_g = total - count.log()
@@ -116,6 +133,7 @@ class PerSample(State):
         self.log_average[index] = _group_log_mean_exp(log_u, group).to(self.log_average.dtype)
         if self.adapt:
             gradient = log_u + self.rho - (log_g - log_u).exp() * pull / tau
+            gradient = gradient * (tau / self.temperature[index])  # c
             gradient = _group_mean(gradient, group).clamp(-self.clip, self.clip)
             velocity = (1 - self.beta) * self.velocity[index] + self.beta * gradient.to(self.velocity.dtype)
             temperature = self.temperature[index] - self.rate * velocity
