@@ -62,6 +62,11 @@ def isogclr_moving(pairs: AnyPairs, reduction: str = "none") -> Tensor:
     return losses.isogclr(pairs, temperature=temperature, log_average=average.log(), gamma=0.4, reduction=reduction)
 
 
+def fastclip_moving(pairs: AnyPairs, reduction: str = "none") -> Tensor:
+    average = torch.full((pairs.shape[0],), 0.7, dtype=torch.float64).log()
+    return losses.fastclip(pairs, temperature=0.3, rho=1.5, log_average=average, gamma=0.4, reduction=reduction)
+
+
 def label_of_image(image: int) -> int:
     return -1 if image % 4 == 3 else image % 2
 
@@ -248,6 +253,8 @@ CASES = {
         fnc_case("fnc attraction of some", "attraction", ("fraction", 0.5), tau=constant(0.3), temperature=0.3,
                  negatives=hardest(0.5)),
         Case("sogclr moving", sogclr_moving, plain.sogclr(0.3, 0.4, 0.7), smooth=False),
+        case("fastclip", L.fastclip, plain.fastclip(0.3, 2.0, 1.0, None), temperature=0.3, rho=2.0),
+        Case("fastclip moving", fastclip_moving, plain.fastclip(0.3, 1.5, 0.4, 0.7), smooth=False),
         Case("isogclr", isogclr_moving, plain.sogclr(0.3, 0.4, 0.7), smooth=False),
     )
 }  # fmt: skip

@@ -240,6 +240,23 @@ def hard_negative(tau: float, beta: float, tau_plus: float) -> Oracle:
     return oracle
 
 
+def fastclip(tau: float, rho: float, gamma: float, old: float | None) -> Oracle:
+    """The value is τ(log u + ρ); it moves with g as the paper's estimator does, u and its denominator held."""
+
+    def relative_mean(a: Anchor) -> float:
+        return mean([exp((c.s - p.s) / tau) for c in a.negatives for p in a.positives])
+
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for a, h in _each(now, held):
+            own = relative_mean(h)
+            u = own if old is None else (1 - gamma) * old + gamma * own
+            values.append(now.views * (tau * (log(u) + rho) + tau * (relative_mean(a) - own) / u))
+        return values
+
+    return oracle
+
+
 def siglip(tau: Tau, bias: float, *filters: tuple[str, float], detach: bool = True) -> Oracle:
     def oracle(now: Batch, held: Batch) -> list[float]:
         values = []

@@ -20,6 +20,7 @@ from contrapose.losses import cmc as cmc
 from contrapose.losses import dcl as dcl
 from contrapose.losses import dclw as dclw
 from contrapose.losses import dino as dino
+from contrapose.losses import fastclip as fastclip
 from contrapose.losses import fnc as fnc
 from contrapose.losses import generalized_nt_xent as generalized_nt_xent
 from contrapose.losses import hard_negative as hard_negative
@@ -62,6 +63,7 @@ from contrapose.reduce import path as path
 from contrapose.temperature import CosineDecay as CosineDecay
 from contrapose.temperature import CosineSchedule as CosineSchedule
 from contrapose.temperature import LinearWarmup as LinearWarmup
+from contrapose.temperature import MovingAverage as MovingAverage
 from contrapose.temperature import PerSample as PerSample
 from contrapose.temperature import Profile as Profile
 from contrapose.temperature import arctanh as arctanh

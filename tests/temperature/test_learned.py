@@ -67,7 +67,7 @@ def test_learned_numbers_get_the_gradient_of_the_formula(kind: str, relative: bo
     raw = KINDS[kind].draw(m=4, d=3, seed=5)
     batch, pairs = KINDS[kind].spell(raw), KINDS[kind].make(raw)
     value = 0.4 if relative else -1.5
-    bias = {"relative_bias" if relative else "bias": learned_number(value)}
+    bias: dict[str, Any] = {"relative_bias" if relative else "bias": learned_number(value)}
     criterion = Loss(siglip, temperature=learned(0.3), **bias).double()
     start = {"temperature": math.log(0.3), "bias": value}
     with torch.no_grad():  # float32's log 0.3 is not that of float64

@@ -31,10 +31,10 @@ from contrapose.losses.softmax import (
     nt_xent,
     tau,
 )
-from contrapose.losses.sogclr import isogclr
+from contrapose.losses.sogclr import fastclip, isogclr
 from contrapose.losses.supcon import supcon
 from contrapose.pairs.negatives import hardest, other_views, same_view
-from contrapose.temperature import CosineSchedule, PerSample, arctanh, cosine, learned, learned_number
+from contrapose.temperature import CosineSchedule, MovingAverage, PerSample, arctanh, cosine, learned, learned_number
 from contrapose.validate import check_known, nearest
 
 Settings = Mapping[str, Any]
@@ -54,7 +54,9 @@ class Method:
     objective: Callable[..., Tensor]  # a function of pairs or embeddings
     values: Settings  # the default settings
     by_data: Mapping[str, Settings] = field(default_factory=dict)  # settings that differ on a data set
-    state: Callable[..., PerSample] | None = None  # called with the number of images, for `Loss(…, state=…)`
+    state: Callable[..., PerSample | MovingAverage] | None = (
+        None  # called with the number of images, for `Loss(…, state=…)`
+    )
 
     def __call__(self, data: str | None = None, **overrides: Any) -> partial[Tensor]:
         """Return the objective, a function of pairs or embeddings; `overrides` replace the paper's values.
@@ -180,6 +182,12 @@ _METHODS: dict[str, Method] = {
         isogclr,
         {},
         state=PerSample,
+    ),
+    "fastclip": Method(
+        "global contrastive loss whose one temperature is learned (Wei et al., FastCLIP v3); needs `state`",
+        fastclip,
+        {"temperature": learned(0.07, low=0.01), "rho": 8.0},
+        state=MovingAverage,
     ),
     "tau": Method(
         "temperature as uncertainty, from the encoder (Zhang et al., TaU); needs `score`", tau, {"base": 0.1}

@@ -139,7 +139,10 @@ class Loss(nn.Module):
             unique = [name if (n := names[:i].count(name)) == 0 else f"{name}_{n + 1}" for i, name in enumerate(names)]
             # Not read here, since that would wait for the device.
             self.latest_parts = {name: x.detach().mean() for name, x in zip(unique, (first, *values), strict=True)}
-        return first + sum(weight * value for (weight, _), value in zip(terms, values, strict=True))
+        total = first
+        for (weight, _), value in zip(terms, values, strict=True):
+            total = total + weight * value
+        return total
 
     def negatives_per_anchor(
         self, z: Batch, z2: Tensor | None = None, *, ids: Tensor | None = None, **more: Any

@@ -17,6 +17,7 @@ from contrapose.temperature.learned import learned as learned
 from contrapose.temperature.learned import learned_number as learned_number
 from contrapose.temperature.ode import ode_constant as ode_constant
 from contrapose.temperature.ode import ode_solution as ode_solution
+from contrapose.temperature.per_sample import MovingAverage as MovingAverage
 from contrapose.temperature.per_sample import PerSample as PerSample
 from contrapose.temperature.profile import *  # noqa: F403
 from contrapose.temperature.schedule import CosineDecay as CosineDecay

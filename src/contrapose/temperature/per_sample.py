@@ -1,4 +1,4 @@
-"""`PerSample`: a temperature and a moving average for each training image (SogCLR, iSogCLR)."""
+"""`PerSample` and `MovingAverage`: a temperature and a moving average for each training image (SogCLR, iSogCLR, FastCLIP)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,70 @@ from torch import Tensor
 
 from contrapose.embeddings import State
 from contrapose.pairs import AnyPairs, Negatives
-from contrapose.reduce import Count, Expectation, LogSumExp, Scale
+from contrapose.reduce import Count, Expectation, Logit, LogSumExp, Scale
 from contrapose.temperature.schedule import Schedule
+from contrapose.temperature.to_logit import Temperature, temperature_logit
 from contrapose.validate import check_number, check_values
 
+START_TEMPERATURE = 0.07  # the default of `fastclip`, as in the authors' code
 
-class PerSample(State):
+
+class _SampleState(State):
+    """A state with a moving average for each of `size` images, by data-set index; one for each tower."""
+
+    log_average: Tensor
+    gamma: float | Schedule
+
+    def __init__(self, size: int, *, towers: int, gamma: float | Schedule) -> None:
+        super().__init__()
+        if not isinstance(size, int):
+            raise ValueError(f"size: expected the number of images, got {size!r}")
+        check_number("size", size, least=1)
+        if not isinstance(towers, int):
+            raise ValueError(f"towers: expected the number of towers, got {towers!r}")
+        check_number("towers", towers, least=1)
+        if not isinstance(gamma, Schedule):
+            check_number("gamma", gamma, above=0.0, most=1.0)
+        self.size, self.towers, self.gamma = size, towers, gamma
+        self.register_buffer("log_average", torch.full((towers * size,), -torch.inf))
+
+    def _current_gamma(self, gamma: float | None) -> float:
+        current = self.gamma if gamma is None else gamma
+        if isinstance(current, Schedule):
+            raise ValueError("gamma: a schedule needs an epoch: pass gamma=schedule.at(epoch)")
+        return current
+
+    def _average(self, index: Tensor, log_g: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+        """Update the averages of a batch; return log u of each anchor before the mean over its image, and the images' groups."""
+        log_u = log_moving_average(self.log_average[index], log_g, gamma)
+        # An image has several anchors, one per view. All of them write the same mean, since the order of writes is undefined.
+        group = _group_numbers(index)
+        self.log_average[index] = _group_log_mean_exp(log_u, group).to(self.log_average.dtype)
+        return log_u, group
+
+    def _index(self, pairs: AnyPairs) -> Tensor:
+        """Return each anchor's position in the buffers: its data-set index, offset by the entries of earlier towers."""
+        index, size = pairs.anchor_id, self.size
+        if index is None:
+            raise ValueError("pairs: per-sample temperatures need image ids, which bare similarities do not have")
+        check_values(
+            (index >= 0) & (index < size),
+            lambda: (
+                f"pairs: expected image ids from 0 to {size - 1} (pass ids= when making the pairs), "
+                f"got values from {int(index.min())} to {int(index.max())}"
+            ),
+        )
+        if self.towers == 1:
+            return index
+        if pairs.view_count != self.towers or pairs.anchor_view is None:
+            raise ValueError(
+                f"pairs: expected the anchors of {self.towers} towers, one view each, got {pairs.view_count} "
+                f"(two_views(a, b), or towers=1 for views that share their state)"
+            )
+        return index + pairs.anchor_view * size
+
+
+class PerSample(_SampleState):
     """State of SogCLR (`adapt=False`) and iSogCLR: u_n, τ_n and its momentum v_n for each of `size` images.
 
         u_n ← (1-γ) u_n + γ g_n              g: mean of exp(s/τ_n) over the negatives; γ = 1 at the first visit
@@ -45,7 +103,6 @@ class PerSample(State):
     scale             c, a number or a schedule: the temperature of image n is c τ_n
     """
 
-    log_average: Tensor
     temperature: Tensor
     velocity: Tensor
 
@@ -65,28 +122,18 @@ class PerSample(State):
         clip: float = 3.0,
         scale: float | Schedule = 1.0,
     ) -> None:
-        super().__init__()
-        if not isinstance(size, int):
-            raise ValueError(f"size: expected the number of images, got {size!r}")
-        check_number("size", size, least=1)
-        if not isinstance(towers, int):
-            raise ValueError(f"towers: expected the number of towers, got {towers!r}")
-        check_number("towers", towers, least=1)
+        super().__init__(size, towers=towers, gamma=gamma)
         for name, value in (("low", low), ("temperature", temperature), ("rate", rate), ("clip", clip)):
             check_number(name, value, above=0.0)
         check_number("beta", beta, above=0.0, most=1.0)
-        if not isinstance(gamma, Schedule):
-            check_number("gamma", gamma, above=0.0, most=1.0)
         if not isinstance(scale, Schedule):
             check_number("scale", scale, above=0.0)
         check_number("rho", rho)
         check_number("high", high, least=low)
         if adapt and not low <= temperature <= high:
             raise ValueError(f"temperature: expected low ≤ temperature ≤ high, got {low}, {temperature}, {high}")
-        self.gamma, self.adapt, self.rho, self.beta = gamma, adapt, rho, beta
+        self.adapt, self.rho, self.beta = adapt, rho, beta
         self.rate, self.low, self.high, self.clip, self.scale = rate, low, high, clip, scale
-        self.size, self.towers = size, towers
-        self.register_buffer("log_average", torch.full((towers * size,), -torch.inf))
         self.register_buffer("temperature", torch.full((towers * size,), float(temperature)))
         self.register_buffer("velocity", torch.zeros(towers * size))
 
@@ -116,9 +163,7 @@ class PerSample(State):
         **settings: Any,
     ) -> None:
         """Update the state of the images in this batch after the loss, with the negatives, γ and c τ_n of this step."""
-        index, current = self._index(batch), self.gamma if gamma is None else gamma
-        if isinstance(current, Schedule):
-            raise ValueError("gamma: a schedule needs an epoch: pass gamma=schedule.at(epoch)")
+        index, current = self._index(batch), self._current_gamma(gamma)
         tau = self.settings(batch)["temperature"] if temperature is None else temperature
         if isinstance(tau, Schedule):
             raise ValueError(
@@ -127,10 +172,7 @@ class PerSample(State):
         logit = Scale(1.0 / tau)  # the temperature of this step, before it moves
         total, pull, count = batch.reduce(LogSumExp(logit), Expectation(logit), Count(), negatives=negatives)
         log_g = total - count.log()
-        log_u = log_moving_average(self.log_average[index], log_g, current)
-        # An image has several anchors, one per view. All of them write the same mean, since the order of writes is undefined.
-        group = _group_numbers(index)
-        self.log_average[index] = _group_log_mean_exp(log_u, group).to(self.log_average.dtype)
+        log_u, group = self._average(index, log_g, current)
         if self.adapt:
             gradient = log_u + self.rho - (log_g - log_u).exp() * pull / tau
             gradient = gradient * (tau / self.temperature[index])  # c
@@ -140,26 +182,53 @@ class PerSample(State):
             self.velocity[index] = velocity
             self.temperature[index] = temperature.clamp(self.low, self.high)
 
-    def _index(self, pairs: AnyPairs) -> Tensor:
-        """Return each anchor's position in the buffers: its data-set index, offset by the entries of earlier towers."""
-        index, size = pairs.anchor_id, self.size
-        if index is None:
-            raise ValueError("pairs: per-sample temperatures need image ids, which bare similarities do not have")
-        check_values(
-            (index >= 0) & (index < size),
-            lambda: (
-                f"pairs: expected image ids from 0 to {size - 1} (pass ids= when making the pairs), "
-                f"got values from {int(index.min())} to {int(index.max())}"
-            ),
-        )
-        if self.towers == 1:
-            return index
-        if pairs.view_count != self.towers or pairs.anchor_view is None:
-            raise ValueError(
-                f"pairs: expected the anchors of {self.towers} towers, one view each, got {pairs.view_count} "
-                f"(two_views(a, b), or towers=1 for views that share their state)"
-            )
-        return index + pairs.anchor_view * size
+
+class MovingAverage(_SampleState):
+    """State of `fastclip`: log u_n of each of `size` images, u_n ← (1-γ) u_n + γ g_n; γ = 1 at the first visit (FastCLIP).
+
+    g is the mean of exp((s_k - s⁺)/τ) over the negatives. The temperature is not part of the state: it is one learned number.
+    The pairs' ids must be data-set indices. With `towers=2`, the two sides of a pair have separate averages.
+
+        Loss(fastclip, temperature=learned(0.07, low=0.01), state=MovingAverage(number_of_pairs))
+
+    size     number of images in the data set
+    towers   2 for separate averages of two views, such as image and text, or 1
+    gamma    γ, a number or a schedule
+    """
+
+    def __init__(self, size: int, *, towers: int = 2, gamma: float | Schedule = 0.8) -> None:
+        super().__init__(size, towers=towers, gamma=gamma)
+
+    @property
+    def is_scheduled(self) -> bool:  # type: ignore[override]
+        """Whether γ depends on the epoch."""
+        return isinstance(self.gamma, Schedule)
+
+    def settings(self, batch: AnyPairs) -> dict[str, Any]:
+        """Return the keyword arguments of `fastclip` for these pairs: log_average and gamma."""
+        return {"log_average": self.log_average[self._index(batch)], "gamma": self.gamma}
+
+    @torch.no_grad()
+    def update(
+        self,
+        batch: AnyPairs,
+        *,
+        negatives: Negatives = None,
+        gamma: float | None = None,
+        temperature: Temperature | None = None,
+        **settings: Any,
+    ) -> None:
+        """Update the averages of this batch after the loss, with the same negatives, temperature and γ."""
+        used = START_TEMPERATURE if temperature is None else temperature
+        log_g = log_relative_mean(batch, temperature_logit(used, batch.shape[0]), negatives)
+        self._average(self._index(batch), log_g, self._current_gamma(gamma))
+
+
+def log_relative_mean(batch: AnyPairs, logit: Logit, negatives: Negatives) -> Tensor:
+    """Return log g, g the mean of e^{φ(s_k) - φ(s⁺)} over the anchor's negatives and positives, (n,)."""
+    total, count = batch.reduce(LogSumExp(logit), Count(), negatives=negatives)
+    positives = logit(batch.positives())
+    return total - count.log() + (-positives).logsumexp(1) - math.log(positives.shape[1])
 
 
 def log_moving_average(log_average: Tensor, log_g: Tensor, gamma: float) -> Tensor:
