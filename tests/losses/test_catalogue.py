@@ -435,7 +435,8 @@ def test_fastclip_checks_its_settings() -> None:
     assert isinstance(state, MovingAverage)
     assert (state.towers, state.gamma) == (1, CosineDecay(1.0, 0.2, 8))
     assert set(chosen.keywords) == {"temperature", "rho"}
-    assert with_state(parse("fastclip(gamma=1.0)"), 10)[1] is None
+    chosen, state = with_state(parse("fastclip(gamma=1.0)"), 10)
+    assert (chosen.keywords["gamma"], state) == (1.0, None)
     assert with_state(parse("fastclip"), 10)[1].log_average.shape == (20,)  # type: ignore[union-attr,operator]
 
 

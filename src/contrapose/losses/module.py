@@ -17,7 +17,7 @@ from contrapose.losses.catalogue import Method
 from contrapose.losses.finish import REDUCTIONS
 from contrapose.losses.objective import added_to, input_of, nearest_setting, traits_of
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
-from contrapose.temperature import Learned, LearnedTemperature, Schedule
+from contrapose.temperature import Learned, LearnedTemperature, Schedule, TemperatureNet
 from contrapose.validate import check_choice
 
 # More steps than an example takes, and fewer than training takes.
@@ -180,12 +180,16 @@ class Loss(nn.Module):
         # An anchor may be compared with nothing: in `cacr`, only the first view's rows are queries.
         return float(counts.sum() / (counts > 0).sum().clamp(min=1))
 
-    def _settings_of_call(self, z: Batch, batch: Any, more: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of all settings; highest priority first: this call, the state, schedules, the network, defaults."""
+    def _settings_of_call(self, z: Batch, batch: Any, more: Mapping[str, Any], anchors: Any = None) -> dict[str, Any]:
+        """Return the values of all settings; highest priority first: this call, the state, schedules, the network, defaults.
+
+        A network of the anchors gets those of `anchors`, or of `batch`.
+        """
         settings = {**self.settings, **self._provided(z, more), **self.scheduled_tensors}
         if self.state is not None:
             settings |= self.state.settings(batch)
-        return {name: self._current(value) for name, value in (settings | dict(more)).items()}
+        source = batch if anchors is None else anchors
+        return {name: self._current(name, value, source) for name, value in (settings | dict(more)).items()}
 
     def _warn_without_epoch(self) -> None:
         """Warn once if schedules stay at epoch 0 because the training loop does not set the epoch."""
@@ -214,14 +218,26 @@ class Loss(nn.Module):
         return partial(self._of_pairs, embeddings)
 
     def _of_pairs(self, embeddings: Embeddings, pairs: AnyPairs) -> Tensor:
-        loss: Tensor = self.objective(pairs, **self._settings_of_call(pairs, pairs, self._provided(embeddings)))
+        # The similarities of these pairs may be all that is left of them.
+        anchors = (
+            embeddings.pairs if any(isinstance(value, TemperatureNet) for value in self.settings.values()) else None
+        )
+        loss: Tensor = self.objective(
+            pairs, **self._settings_of_call(pairs, pairs, self._provided(embeddings), anchors=anchors)
+        )
         for weight, part in self._terms():
             if part.traits.takes == "pairs":
                 loss = loss + weight * part._of_pairs(embeddings, pairs)
         return loss
 
-    def _current(self, value: Any) -> Any:
+    def _current(self, name: str, value: Any, batch: Any) -> Any:
         """The value of a setting in this step."""
+        if isinstance(value, TemperatureNet):
+            if not isinstance(batch, Pairs):
+                raise ValueError(
+                    f"{name}: a network of the anchors needs their embeddings, which {type(batch).__name__} do not have"
+                )
+            return value(batch.anchor)
         if isinstance(value, Schedule):
             return value.at(self.epoch)
         # A learned temperature goes to the objective as it is: its value need not be checked, which would wait for the device.
