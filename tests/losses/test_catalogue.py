@@ -437,7 +437,7 @@ def test_fastclip_checks_its_settings() -> None:
     assert set(chosen.keywords) == {"temperature", "rho"}
     chosen, state = with_state(parse("fastclip(gamma=1.0)"), 10)
     assert (chosen.keywords["gamma"], state) == (1.0, None)
-    assert with_state(parse("fastclip"), 10)[1].log_average.shape == (20,)  # type: ignore[union-attr,operator]
+    assert with_state(parse("fastclip"), 10)[1].log_average.shape == (20,)  # type: ignore[union-attr]
 
 
 def test_a_schedule_times_a_temperature_is_a_schedule() -> None:
