@@ -18,7 +18,7 @@ from contrapose import losses
 from contrapose.losses.objective import traits_of
 from contrapose.pairs import AnyPairs, given_targets
 from contrapose.pairs.negatives import hardest, other_views, same_view
-from contrapose.temperature import cosine, exponential, linear, monotonic_cosine
+from contrapose.temperature import arctanh, cosine, exponential, linear, monotonic_cosine
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,11 @@ def sogclr_moving(pairs: AnyPairs, reduction: str = "none") -> Tensor:
 def isogclr_moving(pairs: AnyPairs, reduction: str = "none") -> Tensor:
     temperature, average = (torch.full((pairs.shape[0],), x, dtype=torch.float64) for x in (0.3, 0.7))
     return losses.isogclr(pairs, temperature=temperature, log_average=average.log(), gamma=0.4, reduction=reduction)
+
+
+def fastclip_moving(pairs: AnyPairs, reduction: str = "none") -> Tensor:
+    average = torch.full((pairs.shape[0],), 0.7, dtype=torch.float64).log()
+    return losses.fastclip(pairs, temperature=0.3, rho=1.5, log_average=average, gamma=0.4, reduction=reduction)
 
 
 def label_of_image(image: int) -> int:
@@ -170,6 +175,8 @@ CASES = {
              temperature=exponential(0.1, 0.3)),
         case("dystress monotonic", L.nt_xent, plain.nt_xent(plain.monotonic_profile(0.1, 0.3), detach=False),
              temperature=monotonic_cosine(0.1, 0.3, detach=False)),
+        case("arctanh", L.nt_xent, plain.nt_xent(plain.arctanh_profile, detach=False), temperature=arctanh()),
+        case("arctanh detached", L.dcl, plain.dcl(plain.arctanh_profile), smooth=False, temperature=arctanh(detach=True)),
         case("dystress dcl", L.dcl, plain.dcl(cosine_profile(0.1, 0.3)), smooth=False, temperature=cosine(0.1, 0.3)),
         case("dystress dcl authors", L.dcl, plain.dcl(cosine_profile(0.1, 0.3), split=True, detach=False),
              temperature=cosine(0.1, 0.3, detach=False), split_views=True, kinds=WITH_OWN_KEYS),
@@ -201,6 +208,8 @@ CASES = {
         case("simple", L.simple, plain.simple(None)),
         case("simple weight", L.simple, plain.simple(0.3), weight=0.3),
         case("hard simple", L.simple, plain.simple(None, ("hardest", 2)), negatives=hardest(2)),
+        case("spread out", L.spread_out, plain.spread_out()),
+        case("spread out hardest", L.spread_out, plain.spread_out(("hardest", 2)), negatives=hardest(2)),
         case("triplet", L.triplet, plain.triplet(0.1), margin=0.1),
         case("macl", L.macl, plain.macl(0.3, 0.5, 0.1), smooth=False, temperature=0.3, alpha=0.5, center=0.1),
         case("hard_negative", L.hard_negative, plain.hard_negative(0.5, 1.0, 0.1), temperature=0.5, beta=1.0,
@@ -219,6 +228,7 @@ CASES = {
              negatives=hardest(2)),
         case("siglip dystress", L.siglip, plain.siglip(cosine_profile(0.1, 0.3), -2.0), smooth=False,
              temperature=cosine(0.1, 0.3), bias=-2.0),
+        case("siglip relative", L.siglip, plain.siglip(constant(0.3), -0.6 / 0.3), temperature=0.3, relative_bias=0.6),
         case("align_uniform", L.align_uniform, plain.align_uniform(2.0, 2.0, 1.0, 1.0)),
         case("align_uniform 1 3", L.align_uniform, plain.align_uniform(1.0, 3.0, 3.0, 0.5), alpha=1.0, t=3.0,
              align_weight=3.0, uniform_weight=0.5),
@@ -260,13 +270,15 @@ CASES = {
         fnc_case("fnc attraction of some", "attraction", ("fraction", 0.5), tau=constant(0.3), temperature=0.3,
                  negatives=hardest(0.5)),
         Case("sogclr moving", sogclr_moving, plain.sogclr(0.3, 0.4, 0.7), smooth=False),
+        case("fastclip", L.fastclip, plain.fastclip(0.3, 2.0, 1.0, None), temperature=0.3, rho=2.0),
+        Case("fastclip moving", fastclip_moving, plain.fastclip(0.3, 1.5, 0.4, 0.7), smooth=False),
         Case("isogclr", isogclr_moving, plain.sogclr(0.3, 0.4, 0.7), smooth=False),
     )
 }  # fmt: skip
 
 
 # Methods of the catalogue that take views of the batch itself and nothing else.
-OF_VIEWS = {"dystress_dcl_authors"}
+OF_VIEWS = {"dystress_dcl_authors", "dhel", "dhel_authors"}
 # Methods of the catalogue that take embeddings or assignments in place of pairs.
 NOT_OF_PAIRS = {name for name, method in losses.CATALOGUE.items() if traits_of(method.objective).takes != "pairs"}
 # Methods of the catalogue that take pairs and ignore their negatives.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import cos, exp, log, log1p, pi, sin
+from math import atanh, cos, exp, log, log1p, pi, sin
 
 INF = float("inf")
 Tau = Callable[[float], float]
@@ -114,6 +114,11 @@ def exponential_profile(low: float, high: float, c: float = 3.5) -> Tau:
 
 def monotonic_profile(low: float, high: float) -> Tau:
     return lambda s: low + (high - low) / 2 * (1 + sin(pi * s / 2))
+
+
+def arctanh_profile(s: float) -> float:
+    """Kim & Kim's exponent 2 artanh(s), which stays constant beyond 1 - 2⁻²⁰, as s/τ."""
+    return s / (2 * atanh(min(max(s, 2**-20 - 1), 1 - 2**-20))) if s else 0.5
 
 
 def _logits(now: list[Candidate], held: list[Candidate], tau: Tau, detach: bool) -> list[float]:
@@ -235,6 +240,23 @@ def hard_negative(tau: float, beta: float, tau_plus: float) -> Oracle:
     return oracle
 
 
+def fastclip(tau: float, rho: float, gamma: float, old: float | None) -> Oracle:
+    """The value is τ(log u + ρ); it moves with g as the paper's estimator does, u and its denominator held."""
+
+    def relative_mean(a: Anchor) -> float:
+        return mean([exp((c.s - p.s) / tau) for c in a.negatives for p in a.positives])
+
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for a, h in _each(now, held):
+            own = relative_mean(h)
+            u = own if old is None else (1 - gamma) * old + gamma * own
+            values.append(now.views * (tau * (log(u) + rho) + tau * (relative_mean(a) - own) / u))
+        return values
+
+    return oracle
+
+
 def siglip(tau: Tau, bias: float, *filters: tuple[str, float], detach: bool = True) -> Oracle:
     def oracle(now: Batch, held: Batch) -> list[float]:
         values = []
@@ -255,6 +277,13 @@ def simple(weight: float | None, *filters: tuple[str, float]) -> Oracle:
             scale = 1 / len(kept) if weight is None else weight
             values.append(scale * sum(kept) - mean([p.s for p in a.positives]))
         return values
+
+    return oracle
+
+
+def spread_out(*filters: tuple[str, float]) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        return [mean([a.negatives[j].s ** 2 for j in chosen(h, *filters)]) for a, h in _each(now, held)]
 
     return oracle
 

@@ -7,9 +7,11 @@ last digits.
 
 from __future__ import annotations
 
-from cmath import sqrt
+from cmath import cos as complex_cos
+from cmath import log, sqrt
+from cmath import sin as complex_sin
 from collections.abc import Callable
-from math import atan2, cos, sin
+from math import atan2, cos, exp, sin
 
 Rows = list[list[complex]]  # samples of features
 Oracle = Callable[[list[Rows], list[Rows]], complex]
@@ -114,6 +116,48 @@ def arb(*groups: list[int], ridge: float) -> Oracle:
         return total
 
     return over_pairs(lambda z1, z2, held1, held2: aligned(z1, held2) + aligned(z2, held1))
+
+
+def koleo(eps: float) -> Oracle:
+    def unit(z: Rows) -> Rows:
+        return [[x / sqrt(dot(row, row)) for x in row] for row in z]
+
+    def oracle(now: list[Rows], held: list[Rows]) -> complex:
+        values = []
+        for z, fixed in zip(map(unit, now), map(unit, held), strict=True):
+            total = 0j
+            for i in range(len(z)):
+                others = [j for j in range(len(z)) if j != i]
+                # The nearest neighbour is a choice: it has no derivative.
+                near = min(others, key=lambda j: sum(abs(a - b) ** 2 for a, b in zip(fixed[i], fixed[j], strict=True)))
+                difference = [a - b for a, b in zip(z[i], z[near], strict=True)]
+                total -= log(sqrt(dot(difference, difference)) + eps)
+            values.append(total / len(z))
+        return sum(values) / len(values)
+
+    return oracle
+
+
+def sigreg(directions: list[list[float]], points: int, limit: float) -> Oracle:
+    """The statistic of Epps and Pulley of each projection, integrated from -limit to limit by the trapezoidal rule."""
+    step = limit / (points - 1)
+    ts = [-limit + i * step for i in range(2 * points - 1)]
+
+    def integrand(x: list[complex], t: float) -> complex:
+        normal = exp(-(t**2) / 2)
+        real, imaginary = (sum(f(t * a) for a in x) / len(x) for f in (complex_cos, complex_sin))
+        return ((real - normal) ** 2 + imaginary**2) * normal
+
+    def oracle(now: list[Rows], held: list[Rows]) -> complex:
+        values = []
+        for z in now:
+            for a in directions:
+                x = [sum(p * q for p, q in zip(row, a, strict=True)) for row in z]
+                f = [integrand(x, t) for t in ts]
+                values.append(len(z) * sum((f[i] + f[i + 1]) / 2 * step for i in range(len(f) - 1)))
+        return sum(values) / len(values)
+
+    return oracle
 
 
 def dot(a: list[complex], b: list[complex]) -> complex:

@@ -40,7 +40,7 @@ SAMPLES, WIDTH = 8, 6
 TEMPERATURES = {
     "learned": "learned(0.3, low=0.1, high=0.9)", "scheduled": "schedule(0.1, 1.0)", "decaying": "decay(1.0, 0.2)", "warming": "warmup(0.04, 0.07)",
     "cosine": "cosine(0.07, 0.2)", "exponential": "exponential(0.1, 0.5)", "linear": "linear(0.1, 0.5)",
-    "monotonic": "monotonic_cosine(0.1, 0.5)",
+    "monotonic": "monotonic_cosine(0.1, 0.5)", "arctanh": "arctanh()",
 }  # fmt: skip
 CHOICES = (
     "hardest(2)",

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from contrapose import CosineSchedule, Loss, nt_xent, queue, supcon, two_views
+from contrapose import CosineSchedule, Loss, explain, koleo, nt_xent, penalties, queue, spread_out, supcon, two_views
+from contrapose.embeddings import of_two_views
+from contrapose.losses.parse import parse
 
 
 @pytest.mark.parametrize("name", ["nt_xent(temperature=0.2)", "dystress", "clip", "cacr", "supcon", "dcl", "simsiam"])
@@ -114,3 +116,75 @@ def test_the_number_of_negatives(loss: str, negatives: int) -> None:
     with torch.no_grad():
         assert Loss("nt_xent(temperature=0.1)").negatives_per_anchor(stored) == 20
     assert z1.grad is None
+
+
+class TestSum:
+    """A loss as text with several parts."""
+
+    Z = torch.randn(2, 8, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+    def test_value_and_gradient_are_those_of_the_weighted_parts(self) -> None:
+        results = []
+        for loss in (
+            Loss("simclr(temperature=0.2) + 0.1*koleo() + spread_out"),
+            lambda a, b: nt_xent(two_views(a, b), temperature=0.2) + 0.1 * koleo(a, b) + spread_out(two_views(a, b)),
+        ):
+            leaf = self.Z.clone().requires_grad_()
+            value = loss(*leaf)
+            results.append((value.detach(), *torch.autograd.grad(value, leaf)))
+        for ours, expected in zip(*results, strict=True):
+            torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
+
+    def test_parts_have_their_values_and_names(self) -> None:
+        criterion = Loss("nt_xent + 0.5*nt_xent(temperature=0.1) + 0.1*koleo()")
+        criterion(*self.Z)
+        assert {name: float(value) for name, value in criterion.latest_parts.items()} == {
+            "nt_xent": pytest.approx(float(nt_xent(two_views(*self.Z)))),
+            "nt_xent_2": pytest.approx(float(nt_xent(two_views(*self.Z), temperature=0.1))),
+            "koleo": pytest.approx(float(koleo(*self.Z))),
+        }
+        criterion.eval()(*self.Z.flip(1) * 2 + 1)
+        assert criterion.latest_parts["koleo"] == koleo(*self.Z)  # only training steps count
+        assert Loss("nt_xent").latest_parts == {}
+
+    def test_parameters_schedules_and_epochs_belong_to_the_sum(self) -> None:
+        criterion = Loss("clip + 0.5*nt_xent(temperature=schedule(0.1, 1.0, 10)) + 2*siglip")
+        assert len(list(criterion.parameters())) == 3
+        criterion.epoch = 5
+        expected = nt_xent(two_views(*self.Z), temperature=0.1)
+        criterion(*self.Z)
+        torch.testing.assert_close(criterion.latest_parts["nt_xent"], expected)
+        assert criterion.can_capture
+        criterion.hold_schedules(torch.device("cpu"))
+        criterion.epoch = 0
+        criterion.refresh_schedules()
+        criterion(*self.Z)
+        torch.testing.assert_close(criterion.latest_parts["nt_xent"], nt_xent(two_views(*self.Z), temperature=1.0))
+
+    def test_a_parsed_sum_can_be_called_and_pickled(self) -> None:
+        chosen = parse("simclr + 0.1*spread_out() + 0.2*koleo()")
+        embeddings = of_two_views(*self.Z)
+        pairs = two_views(*self.Z)
+        expected = nt_xent(pairs) + 0.1 * spread_out(pairs) + 0.2 * koleo(*self.Z)
+        for own in (chosen, pickle.loads(pickle.dumps(chosen))):
+            torch.testing.assert_close(own(embeddings), expected)
+        with pytest.raises(ValueError, match="embeddings: koleo expected Embeddings, got Pairs"):
+            chosen(pairs)
+        criterion = pickle.loads(pickle.dumps(Loss(chosen)))
+        torch.testing.assert_close(criterion(embeddings), expected)
+
+    def test_penalties_are_those_of_the_parts_that_take_pairs(self) -> None:
+        embeddings = of_two_views(*self.Z)
+        with_koleo = Loss("simclr + 3*spread_out() + 0.2*koleo()").with_provided(embeddings)
+        without = Loss("simclr + 3*spread_out()").with_provided(embeddings)
+        alone = Loss("simclr").with_provided(embeddings)
+        push = [penalties(loss, embeddings.pairs).push for loss in (with_koleo, without, alone)]
+        assert torch.equal(push[0], push[1])
+        assert float((push[1] - push[2]).abs().max()) > 0.01
+
+    def test_explain_shows_what_depends_on_similarities(self) -> None:
+        words = "\n".join(explain("simclr + 3*spread_out() + 0.2*koleo()").words().popitem()[1])
+        assert words.startswith("nt_xent(temperature=0.5) + 3*spread_out(), shown without koleo, no function of simil")
+        assert "are pulled instead of pushed" in words  # negatives with s < 0, by spread_out
+        loss = Loss("simclr + 3*spread_out() + 0.2*koleo()")
+        assert "are pulled instead of pushed" in "\n".join(explain(loss).words().popitem()[1])

@@ -12,7 +12,7 @@ from tiers import every
 from torch import Tensor
 
 from contrapose.embeddings import Embeddings, within_batch
-from contrapose.losses import CATALOGUE, Loss, barlow_twins, clip, nested, nt_xent, siglip, supcon
+from contrapose.losses import CATALOGUE, Loss, barlow_twins, clip, koleo, nested, nt_xent, siglip, supcon
 from contrapose.losses.objective import traits_of
 from contrapose.pairs import from_similarities, guide_targets, hardest, two_views, views
 from contrapose.temperature import cosine, learned
@@ -73,6 +73,12 @@ def test_text_settings_and_learned_temperatures() -> None:
         f"temperature.{name}" for name, _ in tau.named_parameters()
     ]
     check(shared(*z), clip(*z[..., :3], temperature=tau) + clip(*z, temperature=tau), z, *tau.parameters())
+
+
+def test_what_is_added_sees_the_whole_embeddings() -> None:
+    z = torch.randn(2, 8, 6, dtype=torch.float64, requires_grad=True)
+    criterion = Loss(nested("simclr(temperature=0.2) + 0.5*koleo()", dims=(3,)))
+    check(criterion(*z), nt_xent(two_views(*z[..., :3]), temperature=0.2) + 0.5 * koleo(*z), z)
 
 
 def test_labels_targets_and_reductions_are_shared() -> None:

@@ -31,7 +31,7 @@ def test_methods_and_objectives() -> None:
     ("text", "message"),
     [
         ("nt_xnt", "got 'nt_xnt'; did you mean 'nt_xent'"),
-        ("sogclr(rho=0.3)", "has the settings temperature, gamma, negatives, towers, got 'rho'"),
+        ("sogclr(rho=0.3)", "has the settings temperature, gamma, negatives, towers, scale, got 'rho'"),
         ("nt_xent(temprature=0.5)", "got 'temprature'; did you mean 'temperature'"),
         ("nt_xent(temperature=cosin(0.1, 0.2))", "got 'cosin'; did you mean 'cosine'"),
         ("nt_xent(temperature=cosine(0.2, 0.1))", "expected low ≤ high"),
@@ -45,6 +45,13 @@ def test_methods_and_objectives() -> None:
         ("nt_xent(temperature={[]: 2})", "expected a number, a string or one of other_views"),
         ("nt_xent(temperature=a.b)", "expected a number, a string or one of other_views"),
         (f"cacr(t_pos={10**30})", "expected numbers of at most 64 bits"),
+        ("simclr + 0*koleo()", "expected a weight above 0, as in simclr + 0.1*koleo(), got '0'"),
+        ("simclr + koleo()*0.1", "expected a weight above 0, as in simclr + 0.1*koleo(), got 'koleo()'"),
+        ("simclr + True*koleo()", "expected a weight above 0, as in simclr + 0.1*koleo(), got 'True'"),
+        ("0.5*simclr + koleo()", "expected name or name(setting=value, …), got '0.5*simclr + koleo()'"),
+        ("simclr - koleo()", "expected name or name(setting=value, …), got 'simclr - koleo()'"),
+        ("simclr + 0.1*kole()", "got 'kole'; did you mean 'koleo'"),
+        ("simclr + isogclr", "isogclr keeps a state for its samples or features, so it must be the first part"),
     ],
 )
 def test_errors_say_what_was_expected(text: str, message: str) -> None:
@@ -82,6 +89,12 @@ def test_hostile_text_gets_one_line(text: str) -> None:
         ("simclr", "1", False, "simclr(temperature=1)"),
         ("dcl(negatives=hardest(64))", "0.07:0.2", False, "dcl(negatives=hardest(64), temperature=cosine(0.07, 0.2))"),
         ("simclr(temperature=0.2)", "0.5", True, "simclr(temperature=0.5)"),
+        (
+            "simclr(temperature=0.2) + 0.10*koleo(eps=1e-6)",
+            "0.5",
+            True,
+            "simclr(temperature=0.5) + 0.1*koleo(eps=1e-06)",
+        ),
         ("sogclr(gamma=0.9)", "5e-2", False, "sogclr(gamma=0.9, temperature=0.05)"),
     ],
 )

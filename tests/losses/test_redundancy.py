@@ -20,9 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, within_batch
-from contrapose.losses import CATALOGUE, FeatureOrder, Loss, arb, barlow_twins, vicreg, w_mse, zero_cl
+from contrapose.losses import CATALOGUE, FeatureOrder, Loss, arb, barlow_twins, koleo, sigreg, vicreg, w_mse, zero_cl
 from contrapose.losses.objective import with_state
 from contrapose.losses.parse import parse
+from contrapose.losses.regularisers import _directions
 from contrapose.losses.trial import try_loss
 from contrapose.metrics import penalties
 from contrapose.pairs import two_views
@@ -62,6 +63,10 @@ CASES = [
     Case("arb groups", lambda *z: arb(*z, group_size=2, order=interleaved(z[0].shape[1])),
          lambda m, d: plain.arb(*([int(k) for k in group] for group in interleaved(d).tensor_split(d // 2)), ridge=1e-5),
          smooth=False),
+    Case("koleo", koleo, lambda m, d: plain.koleo(1e-8)),
+    Case("koleo with a margin", partial(koleo, eps=0.3), lambda m, d: plain.koleo(0.3)),
+    Case("sigreg", partial(sigreg, slices=5, points=9, limit=2.5, step=3),
+         lambda m, d: plain.sigreg(_directions(draw(1, d), 5, 3).tolist(), 9, 2.5)),
 ]  # fmt: skip
 
 
@@ -246,6 +251,9 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     **{name: partial(Loss, CATALOGUE[name]) for name in NAMES},
     "w_mse of parts": partial(Loss, w_mse, size=4),  # over the boundaries of processes
     "arb of groups": lambda: Loss(arb, group_size=2, state=FeatureOrder()),
+    "koleo": partial(Loss, koleo),
+    "sigreg": partial(Loss, sigreg, slices=8),
+    "a sum": partial(Loss, "barlow_twins + 0.1*koleo() + 0.5*sigreg(slices=8)"),
 }
 
 

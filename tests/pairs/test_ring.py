@@ -35,7 +35,7 @@ from contrapose.pairs import (
     two_views,
     views,
 )
-from contrapose.reduce import Count, Expectation, LogSumExp, Maximum, Mean, Nearest, Scale, Sum
+from contrapose.reduce import Count, Expectation, LogSumExp, Maximum, Mean, Nearest, Scale, Sum, SumOfSquares
 from contrapose.temperature import cosine, learned, learned_number
 
 SAMPLES, WIDTH = 3, 5  # on each process
@@ -82,7 +82,7 @@ LOSSES: dict[str, Callable[[Pairs], Tensor]] = {
 }
 STATISTICS = (
     LogSumExp(Scale(3.0)), Expectation(Scale(3.0)), Expectation(Scale(2.0), detach=True), Mean(), Sum(Scale(0.5)), Maximum(),
-    Nearest(4), Count(),
+    Nearest(4), Count(), SumOfSquares(),
 )  # fmt: skip
 
 

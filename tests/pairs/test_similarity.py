@@ -28,7 +28,7 @@ from contrapose.losses import (
 from contrapose.metrics import penalties
 from contrapose.pairs import Pairs, cross, two_views, views
 from contrapose.reduce import memory
-from contrapose.temperature import cosine, linear
+from contrapose.temperature import arctanh, cosine, linear
 
 STEP = 1e-6
 
@@ -84,6 +84,7 @@ def kinds(similarity: str) -> list[Kind]:
 
 
 REFUSED = (
+    "arctanh",
     "dystress",
     "align_uniform",
     "byol",
@@ -145,7 +146,7 @@ def test_losses_of_unit_vectors_refuse(similarity: str) -> None:
             objective(pairs)
         with pytest.raises(ValueError, match="is a loss of unit vectors"):
             objective(pairs.similarities())
-    for temperature in (cosine(0.1, 0.2), linear(0.1, 0.2)):
+    for temperature in (cosine(0.1, 0.2), linear(0.1, 0.2), arctanh()):
         with pytest.raises(ValueError, match=r"since temperature=.* is defined on \[-1, 1\]"):
             nt_xent(pairs, temperature=temperature)
     assert torch.isfinite(

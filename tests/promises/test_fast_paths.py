@@ -27,7 +27,7 @@ from contrapose.pairs.negatives import hardest, other_views, same_view
 from contrapose.pairs import bank, cross, queue, two_views, views
 from contrapose.reduce import chosen_engines, path
 from contrapose.reduce.fused import launch
-from contrapose.temperature import cosine, exponential, exponential_legacy, linear, monotonic_cosine
+from contrapose.temperature import arctanh, cosine, exponential, exponential_legacy, linear, monotonic_cosine
 
 torch.set_num_threads(1)
 
@@ -59,6 +59,8 @@ LOSSES = {
     "exponential": lambda p: dcl(p, temperature=exponential(0.1, 0.2)),
     "exponential not detached": lambda p: dcl(p, temperature=exponential_legacy(0.1, 0.2, detach=False)),
     "monotonic not detached": lambda p: dcl(p, temperature=monotonic_cosine(0.1, 0.2, detach=False)),
+    "arctanh": lambda p: nt_xent(p, temperature=arctanh()),
+    "arctanh detached": lambda p: dcl(p, temperature=arctanh(detach=True)),
     "balanced": lambda p: balanced(p, alpha=4.0, weight=2.0),
     "macl": macl,
     "hard_negative": lambda p: hard_negative(p, temperature=0.5, beta=1.5),
@@ -157,14 +159,14 @@ def test_blocks_equal_the_whole_matrix(pair: tuple[Case, Kind], promise: Promise
 )
 def test_kernels_equal_the_dense_formula(sizes: list[tuple[int, int]], promise: Promise) -> None:
     worst = errors_of_kernels(json.dumps(sizes), "tf32x3")
-    assert len(worst) == sum(2 * 26 if m == 1 else 9 * 26 + 6 for m, _ in sizes)
+    assert len(worst) == sum(2 * 28 if m == 1 else 9 * 28 + 6 for m, _ in sizes)
     check_kernels(worst, promise)
 
 
 def test_each_kernel_equals_the_dense_formula(promise: Promise) -> None:
     """Each loss on one kind of pairs, each kind with some losses; all combinations are in the test above."""
     worst = errors_of_kernels("[[7, 17]]", "tf32x3", "each once")
-    assert len(worst) == 26 + 2  # and two choices of views
+    assert len(worst) == 28 + 1  # and a choice of views
     assert all(any(f" {kind} " in name for name in worst) for kind in ("two_views", "views", "cross", "queue", "bank"))
     check_kernels(worst, promise)
 

@@ -21,7 +21,7 @@ from contrapose.reduce import Count
 # The sum over no negatives is 0 in these; the others divide by it or take its logarithm.
 DEFINED = {
     "align_uniform", "clip", "contrastive", "dystress", "dystress_shifted", "fnc", "fnc_elimination", "generalized_nt_xent",
-    "hard_contrastive", "moco_v3", "nnclr", "simclr", "supcon", "triplet",
+    "hard_contrastive", "moco_v3", "nnclr", "simclr", "supcon", "temperature_free", "triplet",
 }  # fmt: skip
 METHODS = sorted(set(CATALOGUE) - {"isogclr", "tau", "temperature_schedule"} - OF_VIEWS - NOT_OF_PAIRS)
 SAMPLES, WIDTH = 5, 4

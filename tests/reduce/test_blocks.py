@@ -60,6 +60,16 @@ def test_a_learned_temperature_gets_the_gradient_of_plain_autograd(
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-14)
 
 
+def test_the_gradient_of_squares_in_blocks_is_that_of_plain_autograd() -> None:
+    gradients = []
+    for in_blocks in (True, False):
+        z = torch.randn(2, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        with memory(block=20, kept=0) if in_blocks else nullcontext():  # small matrices: plain autograd
+            losses.spread_out(two_views(*z)).backward()
+        gradients.append(z.grad)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", ["nt_xent", "dystress", "cacr", "hard_negative", "align_uniform", "macl"])

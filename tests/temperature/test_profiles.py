@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor
 
+from contrapose.losses import nt_xent
+from contrapose.pairs import from_similarities, two_views
 from contrapose.reduce import TemperatureLogit
 from contrapose.reduce.exponent import exponent
-from contrapose.temperature import Profile, cosine, exponential, exponential_legacy, linear, monotonic_cosine
+from contrapose.temperature import Profile, arctanh, cosine, exponential, exponential_legacy, linear, monotonic_cosine
 from contrapose.temperature.profile import Cosine
 
 Z = torch.eye(4)
@@ -53,6 +56,7 @@ def test_a_users_formula_is_computed_as_written(profile: Profile) -> None:
         exponential(0.1, 0.2),
         exponential_legacy(0.1, 0.2),
         monotonic_cosine(0.1, 0.2),
+        arctanh(),
         Renamed(0.1, 0.2),
     ],
     ids=repr,
@@ -63,3 +67,38 @@ def test_built_in_profiles_have_kernels_with_a_valid_bound(profile: Profile) -> 
     assert phi.profile is not None
     s = torch.linspace(-1, 1, 12_345, dtype=torch.float64)
     assert float((s / profile(s)).abs().max()) <= phi.upper_bound <= 1.02 / profile.low
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_arctanh_is_exact_and_finite_up_to_one_and_beyond(dtype: torch.dtype) -> None:
+    end = 1 - 2**-20
+    tolerance = 100 * torch.finfo(dtype).eps
+    inside = torch.cat([torch.linspace(-end, end, 10_001), torch.tensor([0.0, 1e-4, -1e-4, 1e-7, 1e-30])]).to(dtype)
+    s = inside[inside.abs() < end].requires_grad_()
+    exponent = TemperatureLogit(arctanh())(s)
+    (slope,) = torch.autograd.grad(exponent.sum(), s)
+    exact = s.detach().double()
+    torch.testing.assert_close(exponent.detach().double(), 2 * torch.atanh(exact), rtol=tolerance, atol=1e-300)
+    torch.testing.assert_close(slope.double(), 2 / ((1 + exact) * (1 - exact)), rtol=tolerance, atol=0)
+    # Rounding carries the similarity of equal vectors beyond 1; there the exponent is constant, and so is its sign.
+    beyond = torch.tensor([end, 1.0, 1 + 3e-7, -1.0, -1 - 3e-7], dtype=dtype, requires_grad=True)
+    exponent = TemperatureLogit(arctanh())(beyond)
+    (slope,) = torch.autograd.grad(exponent.sum(), beyond)
+    expected = math.log(2**21 - 1)
+    torch.testing.assert_close(exponent.detach().double().abs(), torch.full((5,), expected).double(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(exponent.sign(), beyond.sign())
+    assert float(slope[1:].abs().max()) < 1e-4
+
+
+def test_without_a_temperature_the_exponent_is_a_log_odds_ratio() -> None:
+    # e^{2 artanh s} = (1 + s) / (1 - s): the softmax of a positive and one negative, by hand.
+    at = from_similarities(torch.tensor([[0.5]], dtype=torch.float64), torch.tensor([[-0.5]], dtype=torch.float64))
+    torch.testing.assert_close(nt_xent(at, temperature=arctanh()).item(), math.log(1 + (1 / 3) / 3))
+
+
+def test_equal_embeddings_have_a_finite_loss_and_gradient_without_a_temperature() -> None:
+    z = torch.ones(2, 4, 3, requires_grad=True)
+    loss = nt_xent(two_views(*z), temperature=arctanh())
+    (gradient,) = torch.autograd.grad(loss, z)
+    torch.testing.assert_close(loss.item(), math.log(7), rtol=1e-5, atol=0)  # all of 7 candidates look the same
+    assert torch.isfinite(gradient).all()

@@ -20,6 +20,7 @@ from contrapose.losses.catalogue import Method
 from generated import ROOT, cell, hidden_toctree, prose, texts
 
 _TYPED = {
+    "Arctanh": "arctanh(",
     "ShiftedCosine": "cosine(",
     "Cosine": "cosine(",
     "LearnedTemperature": "learned(",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contrapose.losses.catalogue import Method
 from contrapose.losses.module import Loss
-from contrapose.losses.objective import traits_of
+from contrapose.losses.objective import WeightedSum, added_to, traits_of
 from contrapose.losses.parse import parse
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Hardest, steps
@@ -27,7 +27,9 @@ def _objective_of(loss: Explainable, data: str | None) -> partial[Tensor]:
     if isinstance(loss, str):
         return parse(loss, data)
     if isinstance(loss, Loss):
-        return partial(loss.objective, **loss.settings)
+        own = partial(loss.objective, **loss.settings)
+        added = [(weight, _objective_of(part, data)) for weight, part in zip(loss.weights, loss.added, strict=True)]
+        return WeightedSum.of(own, tuple(added)) if added else own
     if isinstance(loss, Method):
         return loss(data)
     if not callable(loss):
@@ -42,6 +44,8 @@ class Subject:
     name: str
     objective: Callable[..., Tensor]
     settings: dict[str, Any]
+    added: tuple[tuple[float, Subject], ...] = ()  # further parts of a sum that are functions of similarities
+    left_out: tuple[str, ...] = ()  # names of parts that are not
 
     @classmethod
     def of(cls, loss: Explainable, data: str | None = None, *, epoch: int = 0) -> Subject:
@@ -53,7 +57,10 @@ class Subject:
                 f"loss: {name} is not a loss of similarities, so there is no penalty on a similarity to show"
             )
         settings = {name: _current(value, epoch) for name, value in chosen.keywords.items()}
-        return cls(name, chosen.func, settings)
+        of_pairs = [part for part in added_to(chosen) if traits_of(part[1].func).takes == "pairs"]
+        added = tuple((weight, cls.of(term, epoch=epoch)) for weight, term in of_pairs)
+        left_out = tuple(term.func.__name__ for weight, term in added_to(chosen) if (weight, term) not in of_pairs)
+        return cls(name, chosen.func, settings, added, left_out)
 
     def __call__(self, pairs: AnyPairs) -> Tensor:
         """Return the loss. Arguments that a network or a state would provide take their values before training."""
@@ -61,7 +68,10 @@ class Subject:
         settings = {name: value for name, value in self.settings.items() if name not in traits.state_settings}
         if traits.untrained is not None:
             settings |= traits.untrained(self.settings, pairs.shape[0])
-        return self.objective(pairs, **settings)
+        total = self.objective(pairs, **settings)
+        for weight, part in self.added:
+            total = total + weight * part(pairs)
+        return total
 
     @property
     def least_negatives(self) -> int:

@@ -40,15 +40,23 @@ def words(subject: Subject) -> list[str]:
 
 def _definition(subject: Subject) -> str:
     name = subject.name.split("(")[0].strip()
-    settings = ", ".join(f"{key}={value!r}" for key, value in subject.settings.items())
-    call = f"{subject.objective.__name__}({settings})"
+    call = _call(subject)
     if "labels" in traits_of(subject.objective).provided:
         call += ", shown for an anchor whose label no negative has"
+    if subject.left_out:
+        call += f", shown without {' and '.join(subject.left_out)}, no function of similarities"
     # The catalogue's summary describes the default settings; with others it may be wrong.
-    if name not in CATALOGUE or "(" in subject.name:
+    if name not in CATALOGUE or "(" in subject.name or "+" in subject.name:
         return f"{call}."
     summary = CATALOGUE[name].summary
     return f"{summary[0].upper()}{summary[1:]}: {call}."
+
+
+def _call(subject: Subject) -> str:
+    """Return a loss as text, with all of its settings and the parts that are added to it."""
+    settings = ", ".join(f"{key}={value!r}" for key, value in subject.settings.items())
+    added = "".join(f" + {weight:g}*{_call(part)}" for weight, part in subject.added)
+    return f"{subject.objective.__name__}({settings}){added}"
 
 
 def _temperature(subject: Subject) -> str:

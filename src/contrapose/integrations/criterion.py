@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contrapose.losses.catalogue import Method
 from contrapose.losses.module import Loss
-from contrapose.losses.objective import traits_of, with_state
+from contrapose.losses.objective import added_to, replace_first, traits_of, with_state
 from contrapose.losses.parse import parse
 from contrapose.temperature import Learned
 
@@ -37,14 +37,17 @@ def make_criterion(
     """
     chosen = _with_settings(objective, data)
     if batch_temperature and _is_default(objective, chosen.keywords.get("temperature")):
-        chosen = partial(chosen.func, **{k: v for k, v in chosen.keywords.items() if k != "temperature"})
+        others = {k: v for k, v in chosen.keywords.items() if k != "temperature"}
+        chosen = replace_first(chosen, partial(chosen.func, **others))
     settings = {**chosen.keywords, **settings}
     if temperature is not None:
         settings["temperature"] = temperature
     elif default_temperature is not None and takes_setting(chosen.func, "temperature"):
         settings.setdefault("temperature", default_temperature)
-    _refuse_state(chosen.func, [*settings, *provided], settings)
-    return Loss(chosen.func, **settings)
+    own = partial(chosen.func, **settings)
+    for part in (own, *(term for _, term in added_to(chosen))):
+        _refuse_state(part.func, [*part.keywords, *provided], part.keywords)
+    return Loss(replace_first(chosen, own))
 
 
 def _is_default(objective: Objective, temperature: Any) -> bool:

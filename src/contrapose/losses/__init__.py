@@ -18,6 +18,7 @@ from contrapose.losses.false_negatives import *  # noqa: F403
 from contrapose.losses.module import Loss as Loss
 from contrapose.losses.nested import nested as nested
 from contrapose.losses.redundancy import *  # noqa: F403
+from contrapose.losses.regularisers import *  # noqa: F403
 from contrapose.losses.sigmoid import *  # noqa: F403
 from contrapose.losses.similarity import *  # noqa: F403
 from contrapose.losses.soft import *  # noqa: F403

@@ -31,10 +31,10 @@ from contrapose.losses.softmax import (
     nt_xent,
     tau,
 )
-from contrapose.losses.sogclr import isogclr
+from contrapose.losses.sogclr import fastclip, isogclr
 from contrapose.losses.supcon import supcon
-from contrapose.pairs.negatives import hardest, other_views
-from contrapose.temperature import CosineSchedule, PerSample, cosine, learned, learned_number
+from contrapose.pairs.negatives import hardest, other_views, same_view
+from contrapose.temperature import CosineSchedule, MovingAverage, PerSample, arctanh, cosine, learned, learned_number
 from contrapose.validate import check_known, nearest
 
 Settings = Mapping[str, Any]
@@ -54,7 +54,9 @@ class Method:
     objective: Callable[..., Tensor]  # a function of pairs or embeddings
     values: Settings  # the default settings
     by_data: Mapping[str, Settings] = field(default_factory=dict)  # settings that differ on a data set
-    state: Callable[..., PerSample] | None = None  # called with the number of images, for `Loss(…, state=…)`
+    state: Callable[..., PerSample | MovingAverage] | None = (
+        None  # called with the number of images, for `Loss(…, state=…)`
+    )
 
     def __call__(self, data: str | None = None, **overrides: Any) -> partial[Tensor]:
         """Return the objective, a function of pairs or embeddings; `overrides` replace the paper's values.
@@ -110,6 +112,11 @@ _METHODS: dict[str, Method] = {
         {"temperature": 0.5},
         _on({"temperature": 0.1}, *_IMAGENET) | _on({"temperature": 0.05, **_SIMCSE}, "simcse"),
     ),
+    "temperature_free": Method(
+        "NT-Xent without a temperature: the exponent is 2 artanh(s) (Kim & Kim)",
+        nt_xent,
+        {"temperature": arctanh()},
+    ),
     "contrastive": Method(
         "InfoNCE against a whole memory bank, at the temperature that did best (Wang & Liu, Eq. 1, supplement's Table 1)",
         nt_xent,
@@ -142,6 +149,17 @@ _METHODS: dict[str, Method] = {
         {"temperature": cosine(0.1, 0.2, detach=False), "split_views": True},
     ),
     "dcl": Method("decoupled: the positive leaves the denominator (Yeh et al., Eq. 6)", dcl, {"temperature": 0.1}),
+    "dhel": Method(
+        "DCL with negatives of the anchor's own view only (Koromilas et al., DHEL)",
+        dcl,
+        {"temperature": 0.3, "negatives": same_view()},
+    ),
+    # The authors' code adds both views' energies to each pair's loss: -s⁺/τ + log Σ e^{s_1k/τ} + log Σ e^{s_2k/τ}.
+    "dhel_authors": Method(
+        "DHEL as in the authors' code, which repels twice as strongly (Koromilas et al.)",
+        balanced,
+        {"alpha": 1 / 0.3, "weight": 2.0, "scale_by_alpha": True, "negatives": same_view()},
+    ),
     "dclw": Method("decoupled, hard positives weigh more (Yeh et al., DCLW)", dclw, {"temperature": 0.1, "sigma": 0.5}),
     "macl": Method(
         "temperature that follows the batch's alignment, reweighted gradient (Huang et al., MACL)",
@@ -164,6 +182,12 @@ _METHODS: dict[str, Method] = {
         isogclr,
         {},
         state=PerSample,
+    ),
+    "fastclip": Method(
+        "global contrastive loss whose one temperature is learned (Wei et al., FastCLIP v3); needs `state`",
+        fastclip,
+        {"temperature": learned(0.07, low=0.01), "rho": 8.0},
+        state=MovingAverage,
     ),
     "tau": Method(
         "temperature as uncertainty, from the encoder (Zhang et al., TaU); needs `score`", tau, {"base": 0.1}
@@ -261,6 +285,12 @@ _METHODS: dict[str, Method] = {
         "each pair classified on its own by a sigmoid, temperature and bias learned (Zhai et al., SigLIP)",
         siglip,
         {"temperature": learned(0.1), "bias": learned_number(-10.0)},
+    ),
+    # b_rel = 1 with τ = 0.1 is SigLIP's start, a bias of -10.
+    "siglip_relative": Method(
+        "SigLIP whose learned bias is a similarity, b = -b_rel/τ (Bangachev et al., relative bias)",
+        siglip,
+        {"temperature": learned(0.1), "relative_bias": learned_number(1.0)},
     ),
     "barlow_twins": Method(
         "views agree in each feature, features are decorrelated (Zbontar et al., Barlow Twins)",

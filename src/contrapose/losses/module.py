@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from contrapose.embeddings import PROVIDED, Assignments, Embeddings, State, within_batch
 from contrapose.losses.catalogue import Method
 from contrapose.losses.finish import REDUCTIONS
-from contrapose.losses.objective import nearest_setting, traits_of
+from contrapose.losses.objective import added_to, input_of, nearest_setting, traits_of
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
-from contrapose.temperature import Learned, LearnedTemperature, Schedule
+from contrapose.temperature import Learned, LearnedTemperature, Schedule, TemperatureNet
 from contrapose.validate import check_choice
 
 # More steps than an example takes, and fewer than training takes.
@@ -29,7 +29,7 @@ class Loss(nn.Module):
     """An objective with its settings; call it with views, `Pairs`, `Embeddings` or `Assignments`.
 
     objective   `nt_xent` or another objective, a method, `CATALOGUE["dystress"]`, or either as text, with or without
-                settings: `"nt_xent(temperature=0.2)"`
+                settings: `"nt_xent(temperature=0.2)"`; or a sum as text: `"simclr + 0.1*koleo()"`
     state       `PerSample(number_of_images)`, for sogclr and isogclr
     settings    arguments of the objective, such as `temperature`
 
@@ -47,7 +47,8 @@ class Loss(nn.Module):
     start of each epoch. If it is not set in the first 100 training steps, a warning says so (except under `torch.compile`, where
     steps are not counted). A learned setting (an `nn.Parameter`, `learned(0.1)` or another module) belongs to the criterion:
     pass `criterion.parameters()` to the optimiser. With `state` (SogCLR, iSogCLR), each call needs `ids` (data-set indices) and
-    reads the state; in training mode, each call also updates it.
+    reads the state; in training mode, each call also updates it. Of a sum, the settings, the traits and the state are those of
+    the first part, and `latest_parts` has the value of each part, without its weight, in the last training step.
     """
 
     def __init__(
@@ -67,11 +68,12 @@ class Loss(nn.Module):
             raise ValueError(f"state: expected a PerSample(number_of_images), got {state!r}")
         if isinstance(objective, Method):
             objective = objective()
+        parts = added_to(objective)
         if isinstance(objective, partial):  # the result of calling a method of the catalogue
             settings, objective = {**objective.keywords, **settings}, objective.func
         _check_settings(objective, settings)
         self.objective, self.traits, self.settings = objective, traits_of(objective), settings
-        self.state, self._epoch = state, 0.0
+        self.state, self._epoch = state if state is not None or (own := self.traits.own_state) is None else own(), 0.0
         self._scheduled = [name for name, value in settings.items() if isinstance(value, Schedule)]
         self._steps_without_epoch = 0
         self.scheduled_tensors: dict[str, Tensor] = {}
@@ -80,6 +82,11 @@ class Loss(nn.Module):
                 self.register_parameter(name, value)
             elif isinstance(value, nn.Module):
                 self.add_module(name, value)
+        self.weights = tuple(weight for weight, _ in parts)
+        self.added: Sequence[nn.Module] = ()
+        if parts:
+            self.added = nn.ModuleList(Loss(term) for _, term in parts)  # type: ignore[assignment]
+        self.latest_parts: dict[str, Tensor] = {}
 
     @property
     def epoch(self) -> float:
@@ -89,6 +96,8 @@ class Loss(nn.Module):
     @epoch.setter
     def epoch(self, epoch: float) -> None:
         self._epoch, self._steps_without_epoch = epoch, -1
+        for _, part in self._terms():
+            part.epoch = epoch
 
     def forward(self, z: Batch, z2: Tensor | None = None, *, ids: Tensor | None = None, **more: Any) -> Tensor:
         """Return the loss. `more` overrides settings for this call, such as a per-anchor temperature.
@@ -111,8 +120,29 @@ class Loss(nn.Module):
         # In evaluation the state is only read: `penalties` computes the loss of a batch a second time.
         if self.state is not None and self.training:
             # The values of this step are passed in, since the state does not know the epoch.
-            self.state.update(batch, negatives=settings.get("negatives"), gamma=settings.get("gamma"))
-        return loss
+            used = {name: settings.get(name) for name in ("negatives", "gamma", "temperature")}
+            self.state.update(batch, **used)
+        return self._add(loss, self._terms(), z, z2, ids) if self.weights else loss
+
+    def _terms(self) -> list[tuple[float, Loss]]:
+        """Return the losses that are added to this one, with their weights."""
+        return [(weight, cast(Loss, part)) for weight, part in zip(self.weights, self.added, strict=True)]
+
+    def _add(
+        self, first: Tensor, terms: list[tuple[float, Loss]], z: Batch, z2: Tensor | None, ids: Tensor | None
+    ) -> Tensor:
+        """Return the first part's loss plus those of the other parts with their weights."""
+        values = [part(z, z2, ids=ids) for _, part in terms]
+        if self.training:
+            names = [part.objective.__name__ for part in (self, *(part for _, part in terms))]
+            # The second part of the same name is called name_2.
+            unique = [name if (n := names[:i].count(name)) == 0 else f"{name}_{n + 1}" for i, name in enumerate(names)]
+            # Not read here, since that would wait for the device.
+            self.latest_parts = {name: x.detach().mean() for name, x in zip(unique, (first, *values), strict=True)}
+        total = first
+        for (weight, _), value in zip(terms, values, strict=True):
+            total = total + weight * value
+        return total
 
     def negatives_per_anchor(
         self, z: Batch, z2: Tensor | None = None, *, ids: Tensor | None = None, **more: Any
@@ -150,12 +180,16 @@ class Loss(nn.Module):
         # An anchor may be compared with nothing: in `cacr`, only the first view's rows are queries.
         return float(counts.sum() / (counts > 0).sum().clamp(min=1))
 
-    def _settings_of_call(self, z: Batch, batch: Any, more: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of all settings; highest priority first: this call, the state, schedules, the network, defaults."""
+    def _settings_of_call(self, z: Batch, batch: Any, more: Mapping[str, Any], anchors: Any = None) -> dict[str, Any]:
+        """Return the values of all settings; highest priority first: this call, the state, schedules, the network, defaults.
+
+        A network of the anchors gets those of `anchors`, or of `batch`.
+        """
         settings = {**self.settings, **self._provided(z, more), **self.scheduled_tensors}
         if self.state is not None:
             settings |= self.state.settings(batch)
-        return {name: self._current(value) for name, value in (settings | dict(more)).items()}
+        source = batch if anchors is None else anchors
+        return {name: self._current(name, value, source) for name, value in (settings | dict(more)).items()}
 
     def _warn_without_epoch(self) -> None:
         """Warn once if schedules stay at epoch 0 because the training loop does not set the epoch."""
@@ -177,11 +211,33 @@ class Loss(nn.Module):
         return {name: z.provide(name) for name in self.traits.provided if name in PROVIDED and name not in given}
 
     def with_provided(self, embeddings: Embeddings) -> Callable[[AnyPairs], Tensor]:
-        """Return this loss as a function of pairs only, with the arguments that `embeddings` provide filled in."""
-        return partial(self, **self._provided(embeddings))
+        """Return this loss as a function of pairs only, with the arguments that `embeddings` provide filled in.
 
-    def _current(self, value: Any) -> Any:
+        Parts of a sum that do not take pairs are left out.
+        """
+        return partial(self._of_pairs, embeddings)
+
+    def _of_pairs(self, embeddings: Embeddings, pairs: AnyPairs) -> Tensor:
+        # The similarities of these pairs may be all that is left of them.
+        anchors = (
+            embeddings.pairs if any(isinstance(value, TemperatureNet) for value in self.settings.values()) else None
+        )
+        loss: Tensor = self.objective(
+            pairs, **self._settings_of_call(pairs, pairs, self._provided(embeddings), anchors=anchors)
+        )
+        for weight, part in self._terms():
+            if part.traits.takes == "pairs":
+                loss = loss + weight * part._of_pairs(embeddings, pairs)
+        return loss
+
+    def _current(self, name: str, value: Any, batch: Any) -> Any:
         """The value of a setting in this step."""
+        if isinstance(value, TemperatureNet):
+            if not isinstance(batch, Pairs):
+                raise ValueError(
+                    f"{name}: a network of the anchors needs their embeddings, which {type(batch).__name__} do not have"
+                )
+            return value(batch.anchor)
         if isinstance(value, Schedule):
             return value.at(self.epoch)
         # A learned temperature goes to the objective as it is: its value need not be checked, which would wait for the device.
@@ -192,22 +248,29 @@ class Loss(nn.Module):
         """Whether a CUDA graph can capture the objective, with its schedules: these need settings that may be tensors."""
         if not self.traits.can_capture or (self.state is not None and self.state.is_scheduled):
             return False
-        return set(self._scheduled) <= set(self.traits.tensor_settings)
+        own = set(self._scheduled) <= set(self.traits.tensor_settings)
+        own = own and not any(isinstance(self.settings[name].at(self.epoch), Tensor) for name in self._scheduled)
+        return own and all(part.can_capture for _, part in self._terms())
 
     def hold_schedules(self, device: torch.device) -> None:
         """Keep scheduled values in tensors on `device`, for a captured graph; `refresh_schedules` updates them."""
         self.scheduled_tensors = {name: torch.zeros((), device=device) for name in self._scheduled}
+        for _, part in self._terms():
+            part.hold_schedules(device)
         self.refresh_schedules()
 
     def refresh_schedules(self) -> None:
         """Write the scheduled values for the current epoch into the tensors."""
         for name, tensor in self.scheduled_tensors.items():
             tensor.fill_(self.settings[name].at(self.epoch))
+        for _, part in self._terms():
+            part.refresh_schedules()
 
     def extra_repr(self) -> str:
         """Objective and settings, for `print`."""
         name = getattr(self.objective, "__name__", repr(self.objective))
-        return ", ".join([name, *(f"{key}={value!r}" for key, value in self.settings.items())])
+        weights = [f"weights={self.weights}"] if self.weights else []
+        return ", ".join([name, *(f"{key}={value!r}" for key, value in self.settings.items()), *weights])
 
     def _input(self, z: Batch, z2: Tensor | None, ids: Tensor | None) -> Any:
         """What the objective takes: pairs, embeddings or assignments."""
@@ -218,9 +281,7 @@ class Loss(nn.Module):
                 raise ValueError(
                     f"z: got {name}, which already contains views and ids; call the loss without z2 and ids"
                 )
-            if not isinstance(z, Embeddings):
-                return z
-            return z if takes == "embeddings" else z.assignments if takes == "assignments" else z.pairs
+            return input_of(self.traits, z) if isinstance(z, Embeddings) else z
         if takes == "pairs":
             return self._pairs(z, z2, ids)
         stacked = torch.stack([z, z2]) if z2 is not None else z

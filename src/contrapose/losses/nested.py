@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contrapose.embeddings import Embeddings
 from contrapose.losses.catalogue import Method
-from contrapose.losses.objective import Traits, batch_of, traits_of
+from contrapose.losses.objective import Traits, batch_of, replace_first, traits_of
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.prefix import prefix, width_of
 from contrapose.validate import check_count, check_number
@@ -63,7 +63,8 @@ def nested(
         criterion = Loss(nested(nt_xent, dims=(64, 128, 256, 768)), temperature=0.05)
 
     Every objective of pairs or of embeddings can be nested, except those that keep a state per sample. Each prefix is a
-    pass of its own over the similarities, of its own width.
+    pass of its own over the similarities, of its own width. What is added to a loss in text, such as a regulariser, sees the
+    whole embeddings.
 
     objective   `nt_xent` or another objective, a method, `CATALOGUE["dystress"]`, or either as text
     dims        widths of the prefixes, ascending; include the full width if it is used too
@@ -83,7 +84,8 @@ def nested(
             f"{'prototypes' if traits.takes == 'assignments' else 'what it keeps between steps'}"
         )
     # The settings of a method stay visible, so that `Loss` shows them and registers learned ones.
-    return partial(Nested(partial(base.func), widths, _check_weights(weights, widths)), **base.keywords)
+    own = partial(Nested(partial(base.func), widths, _check_weights(weights, widths)), **base.keywords)
+    return replace_first(base, own)
 
 
 def _partial(objective: Callable[..., Tensor] | Method | str) -> partial[Tensor]:

@@ -60,6 +60,9 @@ class Traits:
     # Maps the settings and the number of training samples to the remaining settings and the state, if one is needed
     make_state: Callable[[Settings, int], tuple[Settings, State | None]] | None = None
     state_settings: tuple[str, ...] = ()  # settings of that state
+    own_state: Callable[[], State] | None = (
+        None  # makes a state that depends on no setting, so that `Loss` makes it by itself
+    )
     # Maps the settings and the number of anchors to the arguments that the network or a state provides before training
     untrained: Callable[[Settings, int], dict[str, Any]] | None = None
     softness: Softness = Softness()
@@ -216,4 +219,57 @@ def with_state(chosen: partial[Tensor], samples: int) -> tuple[partial[Tensor], 
     if make is None:
         return chosen, None
     settings, state = make(chosen.keywords, samples)
-    return partial(chosen.func, **settings), state
+    return replace_first(chosen, partial(chosen.func, **settings)), state
+
+
+class WeightedSum(partial[Tensor]):
+    """An objective with its settings, plus other objectives with weights; `Loss` computes all of them, each from its own input.
+
+    It has the function and the settings of the first objective: code that asks for the traits or the settings of a loss gets
+    those of its first part.
+    """
+
+    added: tuple[tuple[float, partial[Tensor]], ...] = ()
+
+    @classmethod
+    def of(cls, first: partial[Tensor], added: tuple[tuple[float, partial[Tensor]], ...]) -> WeightedSum:
+        """Return first + Σ weight · objective."""
+        total = cls(first.func, **first.keywords)
+        total.added = added
+        return total
+
+    def __call__(self, batch: Any, /, *more: Any, **settings: Any) -> Tensor:
+        """Return the sum for `Embeddings`, or for pairs if all parts take pairs; `settings` are those of the first part."""
+        total = super().__call__(self._input(self, batch), *more, **settings)
+        for weight, term in self.added:
+            total = total + weight * term(self._input(term, batch), *more)
+        return total
+
+    @staticmethod
+    def _input(term: partial[Tensor], batch: Any) -> Any:
+        return input_of(traits_of(term.func), batch) if isinstance(batch, Embeddings) else batch
+
+
+def input_of(traits: Traits, embeddings: Embeddings) -> Any:
+    """Return what an objective takes: the embeddings, their pairs or their assignments."""
+    takes = traits.takes
+    return (
+        embeddings if takes == "embeddings" else embeddings.assignments if takes == "assignments" else embeddings.pairs
+    )
+
+
+def added_to(chosen: Any) -> tuple[tuple[float, partial[Tensor]], ...]:
+    """Return the weights and objectives that are added to the first one; empty for a single objective."""
+    return chosen.added if isinstance(chosen, WeightedSum) else ()
+
+
+def replace_first(total: partial[Tensor], first: partial[Tensor]) -> partial[Tensor]:
+    """Return the same sum with another first objective."""
+    return WeightedSum.of(first, total.added) if isinstance(total, WeightedSum) else first
+
+
+def provided_to(chosen: partial[Tensor]) -> set[str]:
+    """Return the arguments that the network or a state provides to any part of a loss."""
+    return {
+        name for part in (chosen, *(term for _, term in added_to(chosen))) for name in traits_of(part.func).provided
+    }

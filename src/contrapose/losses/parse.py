@@ -3,6 +3,7 @@
 simclr                                            a method of the catalogue with the paper's values
 dystress(temperature=cosine(0.07, 0.2))           a method with some values replaced
 nt_xent(temperature=0.3, negatives=hardest(64))   an objective
+simclr + 0.1*koleo()                              a sum: further losses have a weight
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from contrapose import losses, pairs, temperature
 from contrapose.losses.catalogue import CATALOGUE, DATA
-from contrapose.losses.objective import nearest_setting, traits_of
+from contrapose.losses.objective import WeightedSum, nearest_setting, traits_of, with_state
 from contrapose.temperature import profile
 from contrapose.validate import check_known, nearest
 
@@ -31,6 +32,7 @@ _VALUE_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "decay": temperature.CosineDecay,
     "warmup": temperature.LinearWarmup,
 }
+_FORM = "name or name(setting=value, …)"
 _LONGEST = 1000  # in characters; Python's parser takes seconds or fails in odd ways on very long lines
 _OBJECTIVES = {name: value for name, value in vars(losses).items() if hasattr(value, "traits")}
 
@@ -40,8 +42,24 @@ def parse(text: str, data: str | None = None) -> partial[Tensor]:
 
     >>> parse("nt_xent(temperature=cosine(0.07, 0.2))").keywords
     {'temperature': Cosine(low=0.07, high=0.2, detach=True)}
+    >>> parse("simclr + 0.1*koleo()").added[0][0]
+    0.1
     """
-    name, settings = _read(text)
+    (_, first), *others = _parts(text)
+    chosen = _objective(*_guarded(first, text), data)
+    if not others:
+        return chosen
+    added = tuple((weight, _objective(*_guarded(node, text), data)) for weight, node in others)
+    for _, term in added:
+        if with_state(term, 1)[1] is not None:
+            raise ValueError(
+                f"loss: {term.func.__name__} keeps a state for its samples or features, so it must be the first part of {text!r}"
+            )
+    return WeightedSum.of(chosen, added)
+
+
+def _objective(name: str, settings: dict[str, Any], data: str | None) -> partial[Tensor]:
+    """Return an objective, or a method's objective with its values for a data set, with these settings."""
     known = {**_OBJECTIVES, **CATALOGUE}
     check_known("loss", name, sorted(known))
     # A folder or a file is not in DATA; it gets the method's default values.
@@ -73,7 +91,7 @@ def _list_settings(accepted: list[str]) -> str:
 def with_temperature(loss: str, temperature: str, *, replace: bool = False) -> str:
     """Return a loss as text with its temperature set to a number, or to `cosine(LOW, HIGH)` if `temperature` is LOW:HIGH.
 
-    loss          a loss as in `parse`
+    loss          a loss as in `parse`; of a sum, the first part
     temperature   a number or LOW:HIGH
     replace       whether a temperature in `loss` is replaced; otherwise it raises ValueError
 
@@ -84,16 +102,13 @@ def with_temperature(loss: str, temperature: str, *, replace: bool = False) -> s
     name, accepted = loss_name(loss), _settings_of(chosen.func)
     if "temperature" not in accepted:
         raise ValueError(f"temperature: {name} has no setting temperature; it has {_list_settings(accepted)}")
-    node = ast.parse(loss.strip(), mode="eval").body
-    keywords = node.keywords if isinstance(node, ast.Call) else []
-    given = [keyword for keyword in keywords if keyword.arg == "temperature"]
+    given, others, added = _first_keywords(loss)
     if given and not replace:
         raise ValueError(
             f"temperature: {loss!r} already has temperature={ast.unparse(given[0].value)}, and {temperature} was given too; "
             "leave out one of them"
         )
-    others = [ast.unparse(keyword) for keyword in keywords if keyword.arg != "temperature"]
-    return f"{name}({', '.join([*others, f'temperature={value}'])})"
+    return f"{name}({', '.join([*others, f'temperature={value}'])}){added}"
 
 
 def temperature_of(loss: str) -> float | None:
@@ -112,10 +127,17 @@ def without_temperature(loss: str) -> str:
     >>> without_temperature("dcl(temperature=0.2, hardness=1.0)")
     'dcl(hardness=1.0)'
     """
-    node = ast.parse(loss.strip(), mode="eval").body
+    _, others, added = _first_keywords(loss)
+    return f"{loss_name(loss)}({', '.join(others)}){added}" if others else f"{loss_name(loss)}{added}"
+
+
+def _first_keywords(loss: str) -> tuple[list[ast.keyword], list[str], str]:
+    """Return the temperature of a loss's first part, its other settings as text, and the parts that are added to it as text."""
+    (_, node), *others = _parts(loss)
     keywords = node.keywords if isinstance(node, ast.Call) else []
-    others = [ast.unparse(keyword) for keyword in keywords if keyword.arg != "temperature"]
-    return f"{loss_name(loss)}({', '.join(others)})" if others else loss_name(loss)
+    given = [keyword for keyword in keywords if keyword.arg == "temperature"]
+    settings = [ast.unparse(keyword) for keyword in keywords if keyword.arg != "temperature"]
+    return given, settings, "".join(f" + {weight:g}*{ast.unparse(term)}" for weight, term in others)
 
 
 def _temperature_text(text: str) -> str:
@@ -143,17 +165,45 @@ def loss_name(text: str) -> str:
 
 
 def _read(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the settings of a loss."""
+    """Return the name and the settings of a loss; of a sum, those of its first part."""
+    return _guarded(_parts(text)[0][1], text)
+
+
+def _parts(text: str) -> list[tuple[float, ast.expr]]:
+    """Return the weights and the syntax trees of the parts of a sum, in order."""
     if len(text) > _LONGEST:
         raise ValueError(
-            f"loss: expected name or name(setting=value, …) of at most {_LONGEST} characters, "
-            f"got {len(text)}, from {text[:40]!r}"
+            f"loss: expected {_FORM} of at most {_LONGEST} characters, got {len(text)}, from {text[:40]!r}"
         )
     try:
-        return _name_and_settings(ast.parse(text.strip(), mode="eval").body, text)
+        node, parts = ast.parse(text.strip(), mode="eval").body, list[tuple[float, ast.expr]]()
+        while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            parts.append(_weighted(node.right, text))
+            node = node.left
     # Deep nesting exhausts the parser's or Python's stack; half a surrogate pair cannot be encoded.
     except (SyntaxError, RecursionError, MemoryError, UnicodeEncodeError) as error:
-        raise ValueError(f"loss: expected name or name(setting=value, …), got {text!r}") from error
+        raise ValueError(f"loss: expected {_FORM}, got {text!r}") from error
+    return [(1.0, node), *reversed(parts)]
+
+
+def _weighted(node: ast.expr, text: str) -> tuple[float, ast.expr]:
+    """Return the weight and the loss of `weight * loss`; a loss without a weight has the weight 1."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+        return 1.0, node
+    factor = node.left.value if isinstance(node.left, ast.Constant) else None
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf:
+        raise ValueError(
+            f"loss: in {text!r}, expected a weight above 0, as in simclr + 0.1*koleo(), got {ast.unparse(node.left)!r}"
+        )
+    return float(factor), node.right
+
+
+def _guarded(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the settings of one part of a loss."""
+    try:
+        return _name_and_settings(node, text)
+    except (RecursionError, MemoryError) as error:
+        raise ValueError(f"loss: expected {_FORM}, got {text!r}") from error
 
 
 def _name_and_settings(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
@@ -162,7 +212,7 @@ def _name_and_settings(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
         return node.id, {}
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
         return node.func.id, _keywords(node.keywords, text)
-    raise ValueError(f"loss: expected name or name(setting=value, …), got {text!r}")
+    raise ValueError(f"loss: expected {_FORM}, got {text!r}")
 
 
 def _keywords(keywords: list[ast.keyword], text: str) -> dict[str, Any]:

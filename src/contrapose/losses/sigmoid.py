@@ -10,11 +10,13 @@ from contrapose.losses.finish import finish
 from contrapose.losses.objective import objective
 from contrapose.pairs import AnyPairs, Pairs, cross
 from contrapose.pairs.negatives import Negatives
-from contrapose.reduce import SoftplusSum, softplus
+from contrapose.reduce import Logit, Scale, SoftplusSum, softplus
 from contrapose.temperature import Learned, Temperature, temperature_logit
 from contrapose.validate import check_number
 
 __all__ = ["siglip"]
+
+_BIAS = -10.0  # SigLIP's start: predicts no match
 
 
 # Comparing in both directions counts each pair twice and doubles the anchors: the same loss, with a single normalisation.
@@ -23,7 +25,8 @@ def siglip(
     pairs: AnyPairs,
     *,
     temperature: Temperature = 0.1,
-    bias: float | Tensor | Learned = -10.0,
+    bias: float | Tensor | Learned = _BIAS,
+    relative_bias: float | Tensor | Learned | None = None,
     negatives: Negatives = None,
     reduction: str = "mean",
 ) -> Tensor:
@@ -34,13 +37,23 @@ def siglip(
     with a negative bias, which predicts no match. Several positives are averaged. The paper learns temperature and bias:
     `Loss(siglip, temperature=learned(0.1), bias=learned_number(-10.0))`.
 
-    pairs         the result of `two_views`, `cross`, …, or two tensors (m, d), one per side
-    temperature   τ: a number or `learned(…)`
-    bias          b: a number or `learned_number(…)`
-    negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
-    reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
+    With `relative_bias` b_rel, the logit is (s - b_rel)/τ, that is, b = -b_rel/τ (Bangachev et al., arXiv 2509.18552):
+    b_rel is the similarity at which a pair is undecided, whatever the temperature, and a step of the temperature does not
+    move it. `Loss(siglip, temperature=learned(0.1), relative_bias=learned_number(1.0))` starts where SigLIP does.
+
+    pairs           the result of `two_views`, `cross`, …, or two tensors (m, d), one per side
+    temperature     τ: a number or `learned(…)`
+    bias            b: a number or `learned_number(…)`
+    relative_bias   b_rel, in place of `bias`: a number or `learned_number(…)`; the temperature is then one for all pairs
+    negatives       which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction       "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
-    logit, bias = temperature_logit(temperature, pairs.shape[0]), _check_bias(bias)
+    logit = temperature_logit(temperature, pairs.shape[0])
+    if relative_bias is None:
+        bias = _number("bias", bias)
+    else:
+        _check_only(bias)
+        bias = -_number("relative_bias", relative_bias) * _one_factor(logit)
     if reduction == "mean" and isinstance(pairs, Pairs):
         loss = pairs.mean_sigmoid_loss(logit, bias, negatives=negatives)
         if loss is not None:
@@ -53,14 +66,32 @@ def siglip(
     return finish(attraction + pairs.reduce(repulsion, negatives=negatives)[0], reduction)
 
 
-def _check_bias(bias: float | Tensor | Learned) -> float | Tensor:
-    """Return the bias as a number or a floating point tensor without dimensions, or raise ValueError."""
-    bias = bias() if isinstance(bias, Learned) else bias
-    if not isinstance(bias, Tensor):
-        check_number("bias", bias)
-    elif bias.ndim or not bias.is_floating_point():
+def _number(name: str, value: float | Tensor | Learned) -> float | Tensor:
+    """Return a bias as a number or a floating point tensor without dimensions, or raise ValueError."""
+    value = value() if isinstance(value, Learned) else value
+    if not isinstance(value, Tensor):
+        check_number(name, value)
+    elif value.ndim or not value.is_floating_point():
         raise ValueError(
-            f"bias: expected a number or a floating point tensor without dimensions, "
-            f"got shape {tuple(bias.shape)} of {bias.dtype}"
+            f"{name}: expected a number or a floating point tensor without dimensions, "
+            f"got shape {tuple(value.shape)} of {value.dtype}"
         )
-    return bias
+    return value
+
+
+def _check_only(bias: float | Tensor | Learned) -> None:
+    if not isinstance(bias, float) or bias != _BIAS:
+        raise ValueError(
+            f"bias, relative_bias: expected one of them, got both, with bias={bias!r}; "
+            "the method siglip_relative of the catalogue has only relative_bias"
+        )
+
+
+def _one_factor(logit: Logit) -> float | Tensor:
+    """Return 1/τ, one number for all pairs, or raise ValueError."""
+    factor = logit.factor if isinstance(logit, Scale) else None
+    if factor is None or (isinstance(factor, Tensor) and factor.ndim):
+        raise ValueError(
+            "temperature: with relative_bias, expected a number or learned(…), since -b_rel/τ is one bias for all pairs"
+        )
+    return factor

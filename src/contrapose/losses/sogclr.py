@@ -1,4 +1,4 @@
-"""Global contrastive loss with moving averages (SogCLR, Yuan et al.; iSogCLR, Qiu et al.)."""
+"""Global contrastive loss with moving averages (SogCLR, Yuan et al.; iSogCLR, Qiu et al.; FastCLIP, Wei et al.)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ from torch import Tensor
 from contrapose.embeddings import State
 from contrapose.losses.finish import finish
 from contrapose.losses.objective import Settings, Softness, objective
-from contrapose.pairs import AnyPairs
+from contrapose.pairs import AnyPairs, cross
 from contrapose.pairs.negatives import Negatives
-from contrapose.reduce import Count, Expectation, LogSumExp
-from contrapose.temperature import PerSample, Schedule, Temperature, temperature_logit
-from contrapose.temperature.per_sample import log_moving_average
+from contrapose.reduce import Count, Expectation, LogSumExp, Scale
+from contrapose.temperature import (
+    LearnedTemperature,
+    MovingAverage,
+    PerSample,
+    Schedule,
+    Temperature,
+    temperature_logit,
+)
+from contrapose.temperature.per_sample import START_TEMPERATURE, log_moving_average, log_relative_mean
 from contrapose.validate import check_number
 
-__all__ = ["isogclr", "sogclr"]
+__all__ = ["fastclip", "isogclr", "sogclr"]
 
 # Settings of iSogCLR's state that users write as settings of the objective: isogclr(rho=0.3).
 _STATE_SETTINGS = tuple(name for name in signature(PerSample).parameters if name not in ("size", "adapt"))
@@ -30,7 +37,10 @@ def _make_state(adapt: bool, settings: Settings, samples: int) -> tuple[Settings
     # With γ = 1, SogCLR's default, the average covers only the current batch, and no state is needed. iSogCLR always stores
     # temperatures.
     if not adapt and settings.get("gamma", 1.0) == 1:
-        return {name: value for name, value in settings.items() if name != "towers"}, None
+        own = {name: value for name, value in settings.items() if name not in ("towers", "scale")}
+        if "scale" in settings:
+            own["temperature"] = settings["scale"] * settings.get("temperature", 0.1)
+        return own, None
     state_settings = {name: settings[name] for name in _STATE_SETTINGS if name in settings}
     objective_settings = {name: value for name, value in settings.items() if name not in state_settings}
     return objective_settings, PerSample(samples, adapt=adapt, **state_settings)
@@ -38,11 +48,16 @@ def _make_state(adapt: bool, settings: Settings, samples: int) -> tuple[Settings
 
 def _untrained_state(settings: Settings, anchors: int) -> dict[str, Any]:
     """Return the keyword arguments of `isogclr` before training: initial temperatures and no average."""
-    temperature = torch.full((anchors,), float(settings.get("temperature", 0.1)), dtype=torch.float64)
+    initial = float(settings.get("temperature", 0.1)) * float(settings.get("scale", 1.0))
+    temperature = torch.full((anchors,), initial, dtype=torch.float64)
     return {"temperature": temperature, "log_average": torch.full((anchors,), -torch.inf, dtype=torch.float64)}
 
 
-@objective(provided=("log_average",), make_state=partial(_make_state, False), state_settings=("towers",))
+def _scaled(value: float, settings: Settings, positive: float) -> float:
+    return value * float(settings.get("scale", 1.0))
+
+
+@objective(provided=("log_average",), make_state=partial(_make_state, False), state_settings=("towers", "scale"))
 def sogclr(
     pairs: AnyPairs,
     *,
@@ -68,12 +83,7 @@ def sogclr(
     negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
     reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
-    if isinstance(gamma, Schedule):
-        raise ValueError("gamma: a schedule needs an epoch: pass gamma=schedule.at(epoch)")
-    check_number("gamma", gamma, above=0.0, most=1.0)
-    if log_average is not None and (not isinstance(log_average, Tensor) or log_average.shape != (pairs.shape[0],)):
-        actual = tuple(log_average.shape) if isinstance(log_average, Tensor) else type(log_average).__name__
-        raise ValueError(f"log_average: expected one number per anchor ({pairs.shape[0]},), got {actual}")
+    _check_average(pairs, log_average, gamma)
     logit = temperature_logit(temperature, pairs.shape[0])
     total, pull, count = pairs.reduce(LogSumExp(logit), Expectation(logit, detach=True), Count(), negatives=negatives)
     log_g = total.detach() - count.log()
@@ -89,7 +99,7 @@ def sogclr(
     make_state=partial(_make_state, True),
     state_settings=_STATE_SETTINGS,
     untrained=_untrained_state,
-    softness=Softness(start=0.1),
+    softness=Softness(start=0.1, nominal=_scaled),
 )
 def isogclr(
     pairs: AnyPairs,
@@ -117,3 +127,70 @@ def isogclr(
     return sogclr(
         pairs, temperature=temperature, log_average=log_average, gamma=gamma, negatives=negatives, reduction=reduction
     )
+
+
+def _make_average(settings: Settings, samples: int) -> tuple[Settings, State | None]:
+    """Return the settings of `fastclip`, and its averages; None for γ = 1, where they cover only the current batch."""
+    own = {name: value for name, value in settings.items() if name not in ("gamma", "towers")}
+    if settings.get("gamma") == 1:
+        return own | {"gamma": 1.0}, None
+    return own, MovingAverage(samples, **{name: settings[name] for name in ("gamma", "towers") if name in settings})
+
+
+@objective(
+    provided=("log_average",),
+    make_pairs=partial(cross, symmetric=True),
+    make_state=_make_average,
+    state_settings=("towers",),
+)
+def fastclip(
+    pairs: AnyPairs,
+    *,
+    temperature: float | Tensor | LearnedTemperature = START_TEMPERATURE,
+    rho: float = 8.0,
+    log_average: Tensor | None = None,
+    gamma: float = 0.8,
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """V τ (log u + ρ), u = (1-γ) u_old + γ mean_k e^{(s_k - s⁺)/τ}, V views (FastCLIP v3, RGCL-g, arXiv 2407.01445).
+
+    The gradient is that of τ (log g + ρ), g = mean_k e^{(s_k - s⁺)/τ}, with u in place of g as the denominator: τ ∇g / u for
+    the networks, and log u + ρ + τ ∂g/∂τ / u for the temperature, one learned number. ρ > 0 keeps it from growing: the
+    temperature settles where the negatives' weights have a relative entropy of about ρ. With γ = 1 it is τ (`dcl` - log N + ρ),
+    N the number of negatives.
+
+    `MovingAverage` stores log u: `Loss("fastclip", state=MovingAverage(number_of_pairs))`. On two towers,
+    `fastclip(image, text)` or `cross(image, text, symmetric=True)`, V is 2: the paper's sum of both directions. The authors
+    train with γ = `decay(1.0, 0.2)`. Several positives are averaged inside g.
+
+    pairs         the result of `two_views`, `cross`, …, or two tensors (m, d), one per side
+    temperature   τ: a number, one per anchor (n,) or `learned(…)`
+    rho           ρ
+    log_average   log u_old of each anchor (n,); default: none yet
+    gamma         γ in (0, 1]: weight of this batch in the average
+    negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
+    """
+    check_number("rho", rho)
+    _check_average(pairs, log_average, gamma)
+    logit = temperature_logit(temperature, pairs.shape[0])
+    if not isinstance(logit, Scale):
+        raise ValueError(f"temperature: expected a number, one per anchor or learned(…), got {temperature!r}")
+    tau = 1 / logit.factor
+    log_g = log_relative_mean(pairs, logit, negatives)
+    held = log_g.detach()
+    log_u = held if log_average is None else log_moving_average(log_average.to(held), held, gamma)
+    # The second term is 0; its gradient is that of g, over u.
+    through = (tau.detach() if isinstance(tau, Tensor) else tau) * (held - log_u).exp() * (log_g - held)
+    return finish(pairs.view_count * (tau * (log_u + rho) + through), reduction)
+
+
+def _check_average(pairs: AnyPairs, log_average: Tensor | None, gamma: float) -> None:
+    """Raise ValueError unless γ is a number in (0, 1] and there is one average for each anchor, or none."""
+    if isinstance(gamma, Schedule):
+        raise ValueError("gamma: a schedule needs an epoch: pass gamma=schedule.at(epoch)")
+    check_number("gamma", gamma, above=0.0, most=1.0)
+    if log_average is not None and (not isinstance(log_average, Tensor) or log_average.shape != (pairs.shape[0],)):
+        actual = tuple(log_average.shape) if isinstance(log_average, Tensor) else type(log_average).__name__
+        raise ValueError(f"log_average: expected one number per anchor ({pairs.shape[0]},), got {actual}")

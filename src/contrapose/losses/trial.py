@@ -9,7 +9,7 @@ from torch import Tensor
 
 from contrapose.embeddings import Assignments
 from contrapose.losses.module import Loss
-from contrapose.losses.objective import traits_of, with_state
+from contrapose.losses.objective import added_to, traits_of, with_state
 from contrapose.pairs import views
 from contrapose.pairs.negatives import steps
 
@@ -21,6 +21,9 @@ def try_loss(chosen: partial[Tensor], *, similarity: str = "cosine") -> None:
 
     `similarity` is passed to `views`: some objectives accept only similarities between unit vectors.
     """
+    for _, term in added_to(chosen):
+        # What compares no pairs has no similarity either.
+        try_loss(term, similarity=similarity if traits_of(term.func).takes == "pairs" else "cosine")
     objective, state = with_state(chosen, _SAMPLES)
     settings = dict(objective.keywords)
     # Only the type of `negatives` is checked: four images have neither 64 hardest negatives nor the stored rows of a real run.

@@ -32,6 +32,7 @@ from contrapose.reduce.statistics import (
     SoftplusSum,
     Statistic,
     Sum,
+    SumOfSquares,
     of_rows,
     softplus,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "Source",
     "Statistic",
     "Sum",
+    "SumOfSquares",
     "TemperatureLogit",
     "choose_engine",
     "chosen_engines",

@@ -18,6 +18,7 @@ from contrapose.reduce.statistics import (
     SoftplusSum,
     Statistic,
     Sum,
+    SumOfSquares,
 )
 
 
@@ -64,7 +65,7 @@ class MergePlan:
         )
 
 
-_MERGED = (LogSumExp, Expectation, Mean, Sum, SoftplusSum, Count, Maximum, Nearest)
+_MERGED = (LogSumExp, Expectation, Mean, Sum, SoftplusSum, Count, Maximum, Nearest, SumOfSquares)
 
 
 def _weight_of(statistic: Statistic) -> Statistic | None:

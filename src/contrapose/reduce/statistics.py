@@ -204,6 +204,23 @@ class Mean:
 
 
 @dataclass(frozen=True)
+class SumOfSquares:
+    """Σ_j s_ij²."""
+
+    logit = None
+
+    def __call__(self, block: Block) -> Tensor:
+        """Return one number per row."""
+        square = block.similarity.square()
+        return (square if block.drop is None else square.masked_fill(block.drop, 0.0)).sum(1)
+
+    def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """2 g s for every negative."""
+        d_similarity = block.similarity * (2 * gradient)[:, None]
+        return d_similarity if block.drop is None else d_similarity.masked_fill_(block.drop, 0.0), None
+
+
+@dataclass(frozen=True)
 class Maximum:
     """The largest similarity."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +67,32 @@ class LearnedTemperature(Learned):
         return ", ".join([super().extra_repr(), *(f"{k}={v:g}" for k, v in bounds.items() if v is not None)])
 
 
+class TemperatureNet(nn.Module):
+    """One temperature per anchor, τ_i = low + (high - low) · sigmoid(net(z_i)), predicted from its embedding (TempNet).
+
+    `Loss` calls it with the anchors: unit vectors without gradient, so that only the net learns from the temperature.
+    """
+
+    def __init__(self, net: nn.Module, *, low: float, high: float) -> None:
+        super().__init__()
+        check_number("low", low, above=0.0)
+        check_number("high", high, above=low)
+        self.net, self.low, self.high = net, low, high
+
+    def forward(self, anchors: Tensor) -> Tensor:
+        """Return the temperatures (n,) of anchors (n, d)."""
+        score = self.net(anchors.detach())
+        if not isinstance(score, Tensor) or score.shape not in ((len(anchors),), (len(anchors), 1)):
+            received = tuple(score.shape) if isinstance(score, Tensor) else type(score).__name__
+            raise ValueError(f"net: expected one number per anchor, shape ({len(anchors)},) or (…, 1), got {received}")
+        temperature: Tensor = self.low + (self.high - self.low) * torch.sigmoid(score.reshape(-1))
+        return temperature
+
+    def extra_repr(self) -> str:
+        """The range, for `print`."""
+        return f"low={self.low:g}, high={self.high:g}"
+
+
 class LearnedNumber(Learned):
     """One number of either sign, such as SigLIP's bias; the number itself is the parameter."""
 
@@ -79,15 +106,29 @@ class LearnedNumber(Learned):
         return self.value
 
 
-def learned(start: float = 0.1, *, low: float | None = None, high: float | None = None) -> LearnedTemperature:
+@overload
+def learned(start: float = 0.1, *, low: float | None = None, high: float | None = None) -> LearnedTemperature: ...
+@overload
+def learned(start: nn.Module, *, low: float, high: float) -> TemperatureNet: ...
+def learned(
+    start: float | nn.Module = 0.1, *, low: float | None = None, high: float | None = None
+) -> LearnedTemperature | TemperatureNet:
     """Return a learned temperature that starts at `start` and stays between `low` and `high`.
 
-    CLIP's temperature is `learned(0.07, low=0.01)`: its scale 1/τ is at most 100.
+    CLIP's temperature is `learned(0.07, low=0.01)`: its scale 1/τ is at most 100. With a network in place of the number, each
+    anchor has its own temperature, low + (high - low) · sigmoid(net(z)), as in TempNet (Qiu et al., arXiv 2404.04575):
+    `Loss(fastclip, temperature=learned(net, low=0.005, high=0.05))`. It needs `Loss`, which passes the anchors.
 
-    start       first value
-    low, high   bounds; default: none
+    start       first value, or a module that maps anchors (n, d) to one number each, (n,) or (n, 1)
+    low, high   bounds; default: none; a module needs both
     """
-    return LearnedTemperature(start, low=low, high=high)
+    if not isinstance(start, nn.Module):
+        return LearnedTemperature(start, low=low, high=high)
+    if low is None or high is None:
+        raise ValueError(
+            f"low, high: expected the range of the temperatures that a network predicts, got {low} and {high}"
+        )
+    return TemperatureNet(start, low=low, high=high)
 
 
 def learned_number(start: float) -> LearnedNumber:

@@ -1,4 +1,4 @@
-"""Temperature as a function of similarity (DySTreSS, Manna et al.).
+"""Temperature as a function of similarity (DySTreSS, Manna et al.; the temperature-free loss of Kim & Kim).
 
 Every profile lies between `low` and `high`. With `detach` (the paper's Algorithm 3, the default) the gradient of the
 loss flows only through the numerator of s / τ(s); without `detach`, it also flows through τ(s) (the paper's Eq. 6-7).
@@ -7,7 +7,7 @@ loss flows only through the numerator of s / τ(s); without `detach`, it also fl
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from contrapose.reduce import KernelProfile
 from contrapose.validate import check_number
 
-__all__ = ["Profile", "cosine", "exponential", "exponential_legacy", "linear", "monotonic_cosine"]
+__all__ = ["Profile", "arctanh", "cosine", "exponential", "exponential_legacy", "linear", "monotonic_cosine"]
 
 _KERNELS = "contrapose.temperature.profile_kernels"
 
@@ -44,7 +44,7 @@ class Profile:
         """Return the profile scaled to [0, 1]: 0 where τ = `low`, 1 where τ = `high`."""
         raise TypeError(
             f"{type(self).__name__} does not define shape(s): "
-            f"override it, or use cosine, linear, exponential or monotonic_cosine"
+            f"override it, or use cosine, linear, exponential, monotonic_cosine or arctanh"
         )
 
     def kernel_profile(self) -> KernelProfile | None:
@@ -164,6 +164,35 @@ class MonotonicCosine(Profile):
         return self._kernel(MonotonicCosine, "monotonic_cosine")
 
 
+# Beyond this |s| the exponent 2 artanh(s) stays constant: at |s| = 1 it would be infinite, and rounding carries |s| beyond 1.
+_END = 1 - 2**-20  # a float32 number, so that the exponent there is the same in every precision
+_END_TEMPERATURE = _END / (2 * math.atanh(_END))  # 0.0687
+_SMALL = 1e-4  # below this |s|, two terms of the series are exact to 1e-17
+
+
+@dataclass(frozen=True)
+class Arctanh(Profile):
+    """Kim & Kim's exponent 2 artanh(s) as a temperature, stretched to the range from `low` to `high`."""
+
+    low: float = field(default=_END_TEMPERATURE, repr=False)
+    high: float = field(default=0.5, repr=False)
+    detach: bool = False
+
+    def shape(self, s: Tensor) -> Tensor:
+        """Return s / (2 artanh s), scaled to 1 at s = 0 and to 0 at |s| = 1 - 2⁻²⁰; beyond, s / τ(s) stays constant."""
+        small = s.abs() < _SMALL
+        # The inner `where` keeps 0 / 0 from becoming NaN in the backward pass.
+        apart = torch.where(small, 0.5, s)
+        inside = apart.clamp(-_END, _END)
+        # Not torch.atanh, whose derivative 1/(1 - s²) loses digits near |s| = 1.
+        tau = torch.where(small, 0.5 - s.square() / 6, apart / (torch.log1p(inside) - torch.log1p(-inside)))
+        return (tau - _END_TEMPERATURE) / (0.5 - _END_TEMPERATURE)
+
+    def kernel_profile(self) -> KernelProfile | None:
+        """Return the same profile for GPU kernels."""
+        return self._kernel(Arctanh, "arctanh", scale=1 / (0.5 - _END_TEMPERATURE), curvature=_END_TEMPERATURE)
+
+
 def cosine(low: float, high: float, shift: float | None = None, *, detach: bool = True) -> Profile:
     """Return τ(s) = low + (high - low) sin²(πs/2), lowest at s = 0 and highest at s = ±1 (DySTreSS, Alg. 1).
 
@@ -218,3 +247,19 @@ def monotonic_cosine(low: float, high: float, *, detach: bool = True) -> Profile
     detach   whether no gradient flows through τ(s), as in the paper's Algorithm 3
     """
     return MonotonicCosine(low, high, detach)
+
+
+def arctanh(*, detach: bool = False) -> Profile:
+    """Return τ(s) = s / (2 artanh s), which makes the exponent s/τ(s) = log((1 + s)/(1 - s)) (Kim & Kim, arXiv 2501.17683).
+
+    `nt_xent` with it is the paper's InfoNCE without a temperature: the exponent is the log-odds of the probability
+    (1 + s)/2. τ falls from 1/2 at s = 0 to 0.069 at |s| = 1 - 2⁻²⁰, beyond which the exponent stays at ±14.6, so that it and
+    its gradient remain finite. The gradient of the exponent, 2/(1 - s²), grows towards |s| = 1.
+
+    detach   whether no gradient flows through τ(s); in the paper it does
+
+    >>> s = torch.tensor([-0.5, 0.0, 0.5, 1.0])
+    >>> s / arctanh()(s)
+    tensor([-1.0986,  0.0000,  1.0986, 14.5561])
+    """
+    return Arctanh(detach=detach)

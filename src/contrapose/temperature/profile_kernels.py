@@ -61,3 +61,26 @@ def monotonic_cosine(s, low, span, curvature, ROUGH: tl.constexpr):
     """Return low + span · ½(1 + sin(πs/2))."""
     angle = s * 1.5707963267948966
     return low + span * (0.5 + 0.5 * tl.sin(angle)), tl.cos(angle) * (span * 0.7853981633974483)
+
+
+@triton.jit
+def arctanh(s, low, span, curvature, ROUGH: tl.constexpr):
+    """Return low + span · (s / (2 artanh s) - c), with c the curvature and a constant exponent beyond |s| = 1 - 2⁻²⁰."""
+    x = s * s
+    end = 0.99999904632568359375
+    inside = tl.minimum(tl.maximum(s, -end), end)
+    exponent = tl.log((1.0 + inside) / (1.0 - inside))
+    # Near 0 the quotient is 0 / 0 and the logarithm has few digits: s / artanh s by its series, to 3e-8 at |s| = 0.15.
+    small = x < 0.0225
+    exponent = tl.where(small, 1.0, exponent)
+    series = 0.5 - x * (
+        0.16666666666666666 + x * (0.044444444444444446 + x * (0.02328042328042328 + x * 0.0150970017636684))
+    )
+    series_slope = -s * (
+        0.3333333333333333 + x * (0.17777777777777778 + x * (0.13968253968253969 + x * 0.1207760141093474))
+    )
+    exponent_slope = tl.where(tl.abs(s) < end, 2.0 / ((1.0 + inside) * (1.0 - inside)), 0.0)
+    quotient = s / exponent
+    tau = tl.where(small, series, quotient)
+    slope = tl.where(small, series_slope, (1.0 - quotient * exponent_slope) / exponent)
+    return low + span * (tau - curvature), span * slope

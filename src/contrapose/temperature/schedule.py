@@ -4,16 +4,45 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
 
 from contrapose.validate import check_number
 
 
 class Schedule:
-    """A number for each epoch, to use as a setting of `Loss`; subclass it and override `at`."""
+    """A number for each epoch, to use as a setting of `Loss`; subclass it and override `at`.
+
+    Times a number, another schedule or a tensor of one temperature per anchor (n,), it is a schedule again:
+    `criterion(z1, z2, temperature=CosineSchedule(0.5, 2.0) * individual)`.
+    """
 
     def at(self, epoch: float) -> float:
         """Return the value in an epoch."""
         raise TypeError(f"{type(self).__name__} does not define at(epoch): override it to return a number")
+
+    def __mul__(self, factor: float | Tensor | Schedule) -> Schedule:
+        """Return the schedule of the products."""
+        return _Product(self, factor)
+
+    __rmul__ = __mul__
+
+
+@dataclass(frozen=True, eq=False)
+class _Product(Schedule):
+    """A schedule times a number, a tensor or another schedule."""
+
+    schedule: Schedule
+    factor: float | Tensor | Schedule
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.factor, Tensor | Schedule):
+            check_number("factor", self.factor, above=0.0)
+
+    def at(self, epoch: float) -> Any:
+        """Return the product in an epoch: a number, or a tensor if the factor is one."""
+        return self.schedule.at(epoch) * (self.factor.at(epoch) if isinstance(self.factor, Schedule) else self.factor)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contrapose.reduce import Logit, Scale, TemperatureLogit
 from contrapose.temperature.deferred_check import DeferredCheck
-from contrapose.temperature.learned import LearnedTemperature
+from contrapose.temperature.learned import LearnedTemperature, TemperatureNet
 from contrapose.temperature.profile import Profile
 from contrapose.temperature.schedule import Schedule
 from contrapose.validate import check_number, check_values
@@ -32,6 +32,10 @@ def temperature_logit(temperature: Temperature, anchors: int, name: str = "tempe
         return Scale(_check_tensor(temperature, anchors, name).reciprocal())
     if isinstance(temperature, Schedule):
         raise ValueError(f"{name}: a schedule needs an epoch: pass {name}=schedule.at(epoch)")
+    if isinstance(temperature, TemperatureNet):
+        raise ValueError(
+            f"{name}: a network needs the anchors' embeddings: write Loss(…, {name}=learned(net, …)), or pass its values"
+        )
     if isinstance(
         temperature, Profile
     ):  # its range is checked when it is created, without reading values on the device

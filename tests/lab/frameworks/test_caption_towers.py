@@ -129,7 +129,16 @@ def test_cacr_is_its_form_for_clip() -> None:
 
 @pytest.mark.parametrize(
     "loss",
-    ["cacr", "cacr_rbf", "siglip", "dystress", "nt_xent(temperature=0.1, negatives=hardest(2))", "dcl", "isogclr"],
+    [
+        "cacr",
+        "cacr_rbf",
+        "siglip",
+        "dystress",
+        "nt_xent(temperature=0.1, negatives=hardest(2))",
+        "dcl",
+        "isogclr",
+        "fastclip",
+    ],
 )
 def test_other_losses_train(loss: str, tmp_path: Path) -> None:
     trainer = trainer_of(run_of(write_folder(tmp_path / "data"), loss=loss, metrics=0, epochs=1), tmp_path / "run")

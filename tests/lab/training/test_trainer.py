@@ -36,6 +36,26 @@ def test_a_run_writes_its_settings_and_records(tmp_path: Path) -> None:
     assert records[-1]["knn_top1"] == scores["knn_top1"]
 
 
+def test_records_have_each_part_of_a_sum(tmp_path: Path) -> None:
+    run = replace(
+        RUN, batch=64, epochs=1, knn_every=1, loss="simclr(temperature=0.2) + 0.1*koleo() + 0.05*sigreg(slices=8)"
+    )
+    trainer = Trainer(run, tmp_path, log=quiet)
+    trainer.train()
+    (record,) = (json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines())
+    parts = {name: record[f"loss_{name}"] for name in ("nt_xent", "koleo", "sigreg")}
+    assert 3 < parts["nt_xent"] < 6  # log 127 = 4.8 if nothing is known
+    assert parts["sigreg"] > 0
+    # Those of the last step: the loss of the epoch is a mean over two steps, which differ little.
+    total = parts["nt_xent"] + 0.1 * parts["koleo"] + 0.05 * parts["sigreg"]
+    assert total == pytest.approx(record["loss"], rel=0.2)
+    assert "penalty_entropy" in record
+    assert int(trainer.context.criterion.state_dict()["added.1.state.step"]) == 2
+    assert run.objective == "nt_xent(temperature=0.2) + 0.1*koleo() + 0.05*sigreg(slices=8)"
+    with pytest.raises(ValueError, match=r"loss: simclr does not make what dino in 'simclr \+ dino' takes"):
+        Trainer(replace(RUN, loss="simclr + dino"), tmp_path / "refused", log=quiet)
+
+
 @pytest.mark.thorough
 def test_a_quick_evaluation_is_not_preceded_by_a_slow_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -95,8 +95,9 @@ class StepContext:
         return replace(embeddings, ids=self.ids[embeddings.ids])
 
     def batch_metrics(self) -> dict[str, float | None]:
-        """Return metrics of the last batch: its standard deviation, as plotted in SimSiam's paper, and the loss's penalties."""
-        return self._deviation() | self.penalties()
+        """Return metrics of the last batch: its standard deviation, as in SimSiam's plots, the parts of a sum, the penalties."""
+        parts = {f"loss_{name}": float(value) for name, value in self.criterion.latest_parts.items()}
+        return self._deviation() | parts | self.penalties()
 
     def _deviation(self) -> dict[str, float | None]:
         if self.latest is None:

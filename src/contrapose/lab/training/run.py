@@ -7,8 +7,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from contrapose.lab.frameworks import FRAMEWORKS, FrameworkSettings
 from contrapose.lab.modalities import MODALITIES, DataSettings, Modality, ViewMaker, modality
@@ -17,7 +20,7 @@ from contrapose.lab.settings import Rule, from_recorded, recorded_name, rule_of,
 from contrapose.lab.training.checks.frameworks import check_framework
 from contrapose.lab.training.checks.setting_values import check_types, check_values, list_settings
 from contrapose.lab.training.method_settings import method_name
-from contrapose.losses.objective import traits_of
+from contrapose.losses.objective import added_to, provided_to
 from contrapose.losses.parse import parse
 from contrapose.losses.trial import try_loss
 from contrapose.validate import check_known
@@ -52,12 +55,24 @@ _BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     "digits16": {"views": "digits16", "encoder": "tiny", "epochs": 30, "batch": 64, "lr": 0.004, "precision": "fp32"},
 }
 _MADE_BY = {
+    "Arctanh": "arctanh",
     "Cosine": "cosine",
     "ShiftedCosine": "cosine",
     "CosineSchedule": "schedule",
     "LearnedTemperature": "learned",
     "LearnedNumber": "learned_number",
 }
+
+
+def _objective_text(chosen: partial[Tensor]) -> str:
+    """Return an objective with all of its settings, as users write it."""
+    settings = ", ".join(f"{name}={value!r}" for name, value in chosen.keywords.items()).replace(", detach=True", "")
+    # Users write the functions that make these objects: cosine(…) makes Cosine(…).
+    for made, function in _MADE_BY.items():
+        settings = settings.replace(f"={made}(", f"={function}(")
+    return f"{chosen.func.__name__}({settings})"
+
+
 _LONGEST_NAME = 249  # bytes: file systems allow 255, and the lock of a run is called .NAME.lock
 
 
@@ -92,7 +107,8 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
         help_text=f"What views are compared with. {'; '.join(f'{row.name}: {row.summary}' for row in FRAMEWORKS.values())}.",
     )
     loss: str = "simclr(temperature=0.2)"
-    """A method in the catalogue or an objective, with settings if needed: nt_xent(temperature=cosine(0.07, 0.2))."""
+    """A method in the catalogue or an objective, with settings if needed: nt_xent(temperature=cosine(0.07, 0.2)); or a sum of
+    losses: simclr + 0.1*koleo()."""
     optimiser: str = setting("adamw", Rule(choices=("sgd", "adam", "adamw", "lars", "lars-moco")))
     """sgd, adam, adamw, lars (as in lightly) or lars-moco."""
     lr: float = -1.0
@@ -229,22 +245,18 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     def objective(self) -> str:
         """The loss as an objective with its settings: simclr is nt_xent(temperature=0.5) on images, and 0.05 on texts."""
         parsed = parse(self.loss, self.loss_data)
-        texts = [f"{name}={value!r}" for name, value in parsed.keywords.items()]
-        settings = ", ".join(texts).replace(", detach=True", "")
-        # Users write the functions that make these objects: cosine(…) makes Cosine(…).
-        for made, function in _MADE_BY.items():
-            settings = settings.replace(f"={made}(", f"={function}(")
-        return f"{parsed.func.__name__}({settings})"
+        added = "".join(f" + {weight:g}*{_objective_text(term)}" for weight, term in added_to(parsed))
+        return _objective_text(parsed) + added
 
     @property
     def needs_score(self) -> bool:
         """Whether the loss needs an extra output from the projector (TaU)."""
-        return "score" in traits_of(parse(self.loss).func).provided
+        return "score" in provided_to(parse(self.loss))
 
     @property
     def needs_labels(self) -> bool:
         """Whether the loss is supervised (SupCon)."""
-        return "labels" in traits_of(parse(self.loss).func).provided
+        return "labels" in provided_to(parse(self.loss))
 
     @classmethod
     def read(cls, description: Mapping[str, Any]) -> Run:

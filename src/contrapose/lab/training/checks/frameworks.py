@@ -11,7 +11,7 @@ from typing import Any
 from contrapose.lab.frameworks import FRAMEWORKS, FrameworkSettings, frameworks_with
 from contrapose.lab.settings import rule_of
 from contrapose.lab.training.method_settings import METHOD_SETTINGS, method_name
-from contrapose.losses.objective import traits_of
+from contrapose.losses.objective import added_to, provided_to, traits_of
 from contrapose.losses.parse import parse
 from contrapose.pairs import Hardest
 
@@ -60,13 +60,21 @@ def _check_towers(run: Any) -> None:
 
 def _check_takes(run: Any) -> None:
     """Raise ValueError if the loss takes inputs that the framework does not offer."""
-    row, traits, method = FRAMEWORKS[run.framework], traits_of(parse(run.loss).func), method_name(run.loss)
+    row, chosen, method = FRAMEWORKS[run.framework], parse(run.loss), method_name(run.loss)
+    traits = traits_of(chosen.func)
     if method == "nnclr" != row.name:  # NNCLR's loss is NT-Xent; only the pairs from its framework make it NNCLR
         raise ValueError(f"loss: nnclr pairs nearest neighbours, and {row.name} does not; use --framework nnclr")
-    if "targets" in traits.provided:
+    if "targets" in provided_to(chosen):
         raise ValueError(
             f"loss: {run.loss} needs soft targets in each step, which no data set has; call contrapose.Loss in a loop of your own"
         )
+    for _, term in added_to(chosen):
+        added = traits_of(term.func)
+        # What a teacher adds to the embeddings does not disturb a regulariser of `Embeddings`.
+        if (added.takes == "assignments" and "assignments" not in row.offers) or (
+            added.needs_target and not row.has_target
+        ):
+            raise ValueError(f"loss: {run.framework} does not make what {term.func.__name__} in {run.loss!r} takes")
     if row.suits(traits):
         return
     suited = [other.name for other in FRAMEWORKS.values() if other.suits(traits)]
