@@ -295,7 +295,7 @@ def test_the_model_card_names_the_loss(tmp_path: Path) -> None:
     train(model, loss, tmp_path)
     model.save(str(tmp_path / "model"))
     card = (tmp_path / "model" / "README.md").read_text()
-    assert "Cosine(low=0.03, high=0.05, detach=True)" in card
+    assert "cosine(low=0.03, high=0.05)" in card
     assert "hardest(4)" in card
     assert "@software{contrapose" in card
 

@@ -340,7 +340,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (swav, {"scores": SMALL.long()}, "scores: expected a floating point tensor of similarities to prototypes, got torch.int64"),
     (swav, {"scores": None}, "got NoneType"),
     (partial(swav, temperature=torch.ones(4)), {}, "temperature: expected a number, got a tensor of shape (4,)"),
-    (partial(swav, temperature=cosine(0.1, 0.2)), {}, "temperature: expected a number, got Cosine(low=0.1, high=0.2"),
+    (partial(swav, temperature=cosine(0.1, 0.2)), {}, "temperature: expected a number, got cosine(low=0.1, high=0.2"),
     (partial(OF_ANY, teacher_temperature=learned(0.1)), {"target": SMALL}, "teacher_temperature: expected a number, got a learned"),
     (partial(OF_ANY, temperature=LinearWarmup()), {"target": SMALL}, "temperature: a schedule needs an epoch"),
 ]  # fmt: skip

@@ -160,7 +160,7 @@ def test_the_module_equals_the_function() -> None:
     assert torch.equal(criterion(torch.stack([z1, z2])), expected)
     assert torch.equal(criterion(two_views(z1, z2)), expected)
     assert torch.equal(criterion(z1, z2, temperature=0.5), nt_xent(two_views(z1, z2), temperature=0.5))
-    assert "nt_xent, temperature=Cosine(low=0.07" in repr(criterion)
+    assert "nt_xent, temperature=cosine(low=0.07" in repr(criterion)
     with pytest.raises(ValueError, match="z: got Pairs, which already contains views and ids"):
         criterion(two_views(z1, z2), z2)
     with pytest.raises(ValueError, match="objective: expected a function of pairs"):

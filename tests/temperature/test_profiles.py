@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from contrapose.losses import nt_xent
+from contrapose.losses import Loss, nt_xent
 from contrapose.pairs import from_similarities, two_views
 from contrapose.reduce import TemperatureLogit
 from contrapose.reduce.exponent import exponent
@@ -102,3 +102,17 @@ def test_equal_embeddings_have_a_finite_loss_and_gradient_without_a_temperature(
     (gradient,) = torch.autograd.grad(loss, z)
     torch.testing.assert_close(loss.item(), math.log(7), rtol=1e-5, atol=0)  # all of 7 candidates look the same
     assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cosine(low=0.1, high=0.2)", "cosine(low=0.1, high=0.2, detach=False)", "cosine(low=0.1, high=0.2, shift=-0.4)",
+        "linear(low=0.1, high=0.2)", "exponential(low=0.1, high=0.2)", "exponential(low=0.1, high=0.2, rate=2.0)",
+        "exponential_legacy(low=0.1, high=0.2)", "monotonic_cosine(low=0.1, high=0.2)", "arctanh()", "arctanh(detach=True)",
+    ],
+)  # fmt: skip
+def test_a_profile_prints_the_call_that_makes_it(text: str) -> None:
+    made = Loss(f"nt_xent(temperature={text})").settings["temperature"]
+    assert repr(made) == text
+    assert Loss(f"nt_xent(temperature={made!r})").settings["temperature"] == made

@@ -45,7 +45,7 @@ class Method:
     """A published method; calling it with the name of a data set returns its objective with the paper's values.
 
     >>> CATALOGUE["dystress"]("cifar10").keywords
-    {'temperature': Cosine(low=0.07, high=0.2, detach=True)}
+    {'temperature': cosine(low=0.07, high=0.2)}
     >>> CATALOGUE["simclr"](temperature=0.2).keywords
     {'temperature': 0.2}
     """

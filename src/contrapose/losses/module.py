@@ -41,7 +41,7 @@ class Loss(nn.Module):
     >>> round(criterion(z1, z2).item(), 4)
     0.0396
     >>> Loss("nt_xent(temperature=cosine(0.07, 0.2))")
-    Loss(nt_xent, temperature=Cosine(low=0.07, high=0.2, detach=True))
+    Loss(nt_xent, temperature=cosine(low=0.07, high=0.2))
 
     If a setting is a schedule, its value at `criterion.epoch` is used: the training loop sets `criterion.epoch = epoch` at the
     start of each epoch. If it is not set in the first 100 training steps, a warning says so (except under `torch.compile`, where

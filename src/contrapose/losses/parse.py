@@ -41,7 +41,7 @@ def parse(text: str, data: str | None = None) -> partial[Tensor]:
     """Return the objective that `text` describes; `data` selects the catalogue's values for a data set.
 
     >>> parse("nt_xent(temperature=cosine(0.07, 0.2))").keywords
-    {'temperature': Cosine(low=0.07, high=0.2, detach=True)}
+    {'temperature': cosine(low=0.07, high=0.2)}
     >>> parse("simclr + 0.1*koleo()").added[0][0]
     0.1
     """

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
+from inspect import signature
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +30,14 @@ class Profile:
     low: float  # lowest temperature
     high: float  # highest temperature
     detach: bool = True  # whether no gradient flows through τ(s)
+    made_by: ClassVar[str] = ""  # the function that makes it
+
+    def __repr__(self) -> str:
+        """Return the call that makes this profile, as users write it, without default settings."""
+        known = signature(globals()[self.made_by]).parameters if self.made_by else signature(type(self)).parameters
+        given = {name: getattr(self, name) for name in known if hasattr(self, name)}
+        settings = [f"{name}={value!r}" for name, value in given.items() if value != known[name].default]
+        return f"{self.made_by or type(self).__name__}({', '.join(settings)})"
 
     def __post_init__(self) -> None:
         check_number("low", self.low, above=0.0)
@@ -69,9 +79,11 @@ def _upper_bound(profile: Profile) -> float:
     return 1.01 * float((s.abs() / profile(s)).max())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cosine(Profile):
     """DySTreSS, Algorithm 1: lowest at s = 0, highest at s = ±1."""
+
+    made_by = "cosine"
 
     def shape(self, s: Tensor) -> Tensor:
         """Return sin²(πs/2) = ½(1 + cos(π(1 + s)))."""
@@ -83,9 +95,11 @@ class Cosine(Profile):
         return self._kernel(Cosine, "cosine")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ShiftedCosine(Profile):
     """DySTreSS, Algorithm 2: one cosine period on one side of s = -shift, `high` on the other."""
+
+    made_by = "cosine"
 
     shift: float = 0.0
 
@@ -106,9 +120,11 @@ class ShiftedCosine(Profile):
         return self._kernel(ShiftedCosine, "shifted_cosine", curvature=self.shift)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Linear(Profile):
     """DySTreSS, Table 10: lowest at s = 0; s / τ(s) is monotone for any low > 0."""
+
+    made_by = "linear"
 
     def shape(self, s: Tensor) -> Tensor:
         """Return |s|."""
@@ -119,9 +135,11 @@ class Linear(Profile):
         return self._kernel(Linear, "linear")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Exponential(Profile):
     """DySTreSS, Table 10: lowest at s = 0, rising steeply at first."""
+
+    made_by = "exponential"
 
     rate: float = 3.5
 
@@ -138,9 +156,11 @@ class Exponential(Profile):
         return self._kernel(Exponential, "exponential", scale=-1 / math.expm1(-self.rate), curvature=self.rate)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExponentialLegacy(Exponential):
     """The authors' first form a - b e^{-c|s|}, which stays below `high` at s = ±1."""
+
+    made_by = "exponential_legacy"
 
     def shape(self, s: Tensor) -> Tensor:
         """Return 1 - e^{-c|s|}."""
@@ -151,9 +171,11 @@ class ExponentialLegacy(Exponential):
         return self._kernel(ExponentialLegacy, "exponential", curvature=self.rate)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MonotonicCosine(Profile):
     """DySTreSS, Table 16: lowest at s = -1, highest at s = 1."""
+
+    made_by = "monotonic_cosine"
 
     def shape(self, s: Tensor) -> Tensor:
         """Return ½(1 + sin(πs/2))."""
@@ -170,9 +192,11 @@ _END_TEMPERATURE = _END / (2 * math.atanh(_END))  # 0.0687
 _SMALL = 1e-4  # below this |s|, two terms of the series are exact to 1e-17
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Arctanh(Profile):
     """Kim & Kim's exponent 2 artanh(s) as a temperature, stretched to the range from `low` to `high`."""
+
+    made_by = "arctanh"
 
     low: float = field(default=_END_TEMPERATURE, repr=False)
     high: float = field(default=0.5, repr=False)

@@ -55,9 +55,6 @@ _BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     "digits16": {"views": "digits16", "encoder": "tiny", "epochs": 30, "batch": 64, "lr": 0.004, "precision": "fp32"},
 }
 _MADE_BY = {
-    "Arctanh": "arctanh",
-    "Cosine": "cosine",
-    "ShiftedCosine": "cosine",
     "CosineSchedule": "schedule",
     "LearnedTemperature": "learned",
     "LearnedNumber": "learned_number",
@@ -66,8 +63,8 @@ _MADE_BY = {
 
 def _objective_text(chosen: partial[Tensor]) -> str:
     """Return an objective with all of its settings, as users write it."""
-    settings = ", ".join(f"{name}={value!r}" for name, value in chosen.keywords.items()).replace(", detach=True", "")
-    # Users write the functions that make these objects: cosine(…) makes Cosine(…).
+    settings = ", ".join(f"{name}={value!r}" for name, value in chosen.keywords.items())
+    # Users write the functions that make these objects: schedule(…) makes CosineSchedule(…).
     for made, function in _MADE_BY.items():
         settings = settings.replace(f"={made}(", f"={function}(")
     return f"{chosen.func.__name__}({settings})"
