@@ -233,3 +233,18 @@ def test_refusals(changes: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"queries": queries.float(), "documents": documents.float(), "k": 5, **changes}
     with pytest.raises(ValueError, match=message):
         mine(**arguments)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
+def test_a_gpu_finds_the_same(options: dict[str, Any]) -> None:
+    queries, documents = data(100, 5000, 16)
+    documents[300:400] = documents[:100]
+    labels = torch.arange(5000) % 7
+    for extra in ({}, {"labels": labels}):
+        here = mine(queries, documents, 5, **options, **extra)
+        there = mine(queries.cuda(), documents.cuda(), 5, **options, **extra)
+        assert there.indices.is_cuda
+        assert torch.equal(there.indices.cpu(), here.indices)
+        assert there.dropped == here.dropped
+        assert there.copies == here.copies == 100

@@ -8,15 +8,20 @@ from torch import Tensor
 from contrapose.randomness import bits
 
 _CHUNK = 2**22  # coordinates hashed or compared at a time
+_FIRST = 8  # coordinates that tell most rows apart, so that few rows are hashed whole
 
 
 def first_copies(rows: Tensor, ids: Tensor | None) -> Tensor:
     """Return, for each row (m, d), the index of the first row that is equal to it, (m,); or, with ids (m,), that has its id."""
     if ids is not None:
         return _first_of_each(ids)
-    chunk = max(1, _CHUNK // rows.shape[1])
-    first = _first_of_each(torch.cat([_hash(part) for part in rows.split(chunk)]))
     index = torch.arange(len(rows), device=rows.device)
+    _, number, count = _hash(rows[:, :_FIRST]).unique(return_inverse=True, return_counts=True)
+    alike = (count[number] > 1).nonzero()[:, 0]
+    if not len(alike):
+        return index
+    chunk, first = max(1, _CHUNK // rows.shape[1]), index.clone()
+    first[alike] = alike[_first_of_each(torch.cat([_hash(rows[part]) for part in alike.split(chunk)]))]
     for part in (first != index).nonzero()[:, 0].split(chunk):
         # Different rows may have the same hash.
         equal = (rows[part] == rows[first[part]]).all(1)

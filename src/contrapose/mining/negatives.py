@@ -98,11 +98,11 @@ def mine(
     for name, numbers in (("labels", labels), ("ids", ids)):
         if numbers is not None:
             check_index(name, numbers, len(documents), of="document")
-    queries, documents = units(queries, documents)
+    queries, documents = _units(queries, documents)
     first = first_copies(documents, None if ids is None else ids.to(documents.device))
-    kept, row = first.unique(
-        return_inverse=True
-    )  # the documents that are searched, and the row of each document among them
+    is_first = first == torch.arange(len(first), device=first.device)
+    # The documents that are searched, and the row of each document, or of its first copy, among them
+    kept, row = is_first.nonzero()[:, 0], (is_first.cumsum(0) - 1)[first]
     classes = None if labels is None else labels.to(own.device).unique(return_inverse=True)[1]
     own_rows, other_rows = _take(row, own), _take(row, others)
     search = Search(
@@ -137,8 +137,16 @@ def _check_embeddings(queries: Tensor, documents: Tensor) -> None:
     check_width("documents", documents, queries)
     if documents.device != queries.device:
         raise ValueError(f"documents: expected the device of queries, {queries.device}, got {documents.device}")
-    for name, z in (("queries", queries), ("documents", documents)):
-        check_finite(name, z)
+
+
+def _units(queries: Tensor, documents: Tensor) -> tuple[Tensor, Tensor]:
+    """Return unit vectors; raise ValueError for embeddings that are not finite."""
+    normalised = units(queries, documents)
+    for name, z, unit in zip(("queries", "documents"), (queries, documents), normalised, strict=True):
+        # NaN and infinity become NaN. Two numbers are looked at, since looking at all rows takes many times as long.
+        if not bool(torch.stack(torch.aminmax(unit)).isfinite().all()):
+            check_finite(name, z)
+    return normalised[0], normalised[1]
 
 
 def _check_limits(

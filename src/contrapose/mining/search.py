@@ -92,11 +92,11 @@ class Search:
             threshold = positive - self.margin * (positive.abs() if self.relative else 1.0)
             # A query without a positive has no threshold.
             too_close = similarity > torch.where(positive == -torch.inf, torch.inf, threshold)[:, None]
-            within_margin = too_similar = too_close.sum(1)
+            within_margin = too_similar = _count(too_close)
             similarity.masked_fill_(too_close, -torch.inf)
         if most is not None:
             too_close = similarity > most
-            too_similar = within_margin + too_close.sum(1)
+            too_similar = within_margin + _count(too_close)
             similarity.masked_fill_(too_close, -torch.inf)
         return within_margin, too_similar
 
@@ -118,3 +118,9 @@ class Search:
         if least is not None:
             value.masked_fill_(value < least, -torch.inf)
         return value, index.masked_fill_(value == -torch.inf, NONE), passed
+
+
+def _count(mask: Tensor) -> Tensor:
+    """Return the number of true elements in each row."""
+    # On a CPU, faster than a sum of bool, which becomes int64 first.
+    return mask.view(torch.uint8).sum(1, dtype=torch.int32).long()
