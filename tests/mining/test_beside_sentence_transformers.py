@@ -38,8 +38,8 @@ def texts() -> tuple[list[str], list[str], list[str]]:
 def ours(
     model: SentenceTransformer, queries: list[str], documents: list[str], positives: Any, **options: Any
 ) -> list[list[str]]:
-    embeddings = [torch.from_numpy(model.encode(part)) for part in (queries, documents)]
-    mined = mine(*embeddings, 3, positives=positives, **options)
+    asked, known = (torch.from_numpy(model.encode(part)) for part in (queries, documents))
+    mined = mine(asked, known, 3, positives=positives, **options)
     return [[documents[row] for row in rows if row >= 0] for rows in mined.indices.tolist()]
 
 

@@ -80,7 +80,9 @@ def check(queries: Tensor, documents: Tensor, positives: list[list[int]], **opti
     """Compare `mine` with the loops; return its result."""
     excluded = options.pop("excluded", None)
     result = mine(queries, documents, positives=positives, excluded=excluded, **options)
-    plain = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in options.items()}
+    plain: dict[str, Any] = {
+        name: value.tolist() if isinstance(value, Tensor) else value for name, value in options.items()
+    }
     total = dict.fromkeys(search.DROPPED, 0)
     for number, query in enumerate(queries.tolist()):
         others = tuple(excluded[number]) if excluded else ()
@@ -240,8 +242,8 @@ def test_refusals(changes: dict[str, Any], message: str) -> None:
 def test_a_gpu_finds_the_same(options: dict[str, Any]) -> None:
     queries, documents = data(100, 5000, 16)
     documents[300:400] = documents[:100]
-    labels = torch.arange(5000) % 7
-    for extra in ({}, {"labels": labels}):
+    further: list[dict[str, Any]] = [{}, {"labels": torch.arange(5000) % 7}]
+    for extra in further:
         here = mine(queries, documents, 5, **options, **extra)
         there = mine(queries.cuda(), documents.cuda(), 5, **options, **extra)
         assert there.indices.is_cuda
