@@ -27,6 +27,7 @@ _RUN: Mapping[str, str] = {
     "imbalanced": r"contrapose (train --data digits|embed)",
     "reproduce-a-table": r"contrapose study (list|show|run behaviour/figure3)",
     "export-and-serve": "contrapose",
+    "mining": r"contrapose (train --data (pydoc|mined.tsv)|mine runs/first)",
     "file-formats": "contrapose",
 }
 _QUICK = ("install", "large-batches", "loss-does-not-move", "python", "several-gpus", "stability")

@@ -46,6 +46,8 @@ from contrapose.losses import vicreg as vicreg
 from contrapose.losses import w_mse as w_mse
 from contrapose.losses import zero_cl as zero_cl
 from contrapose.metrics import penalties as penalties
+from contrapose.mining import MinedNegatives as MinedNegatives
+from contrapose.mining import mine as mine
 from contrapose.pairs import Pairs as Pairs
 from contrapose.pairs import around_ring as around_ring
 from contrapose.pairs import bank as bank

@@ -34,6 +34,7 @@ LAYERS = (
     "gradient_cache",
     "integrations",
     "metrics",
+    "mining",
     "conformance",
     "explanation",
     # The laboratory

@@ -69,6 +69,11 @@ COMMANDS = {
         "Search",
         "Find the images that are nearest to an image or, with a run on captions, to a text; with a run on text, nearest texts.",
     ),
+    "mine": Command(
+        "cli.mine",
+        "Mine",
+        "Find hard negatives: for each query the most similar documents that are not its own, without likely false negatives.",
+    ),
     "export": Command(
         "cli.files",
         "Export",

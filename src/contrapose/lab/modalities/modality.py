@@ -12,7 +12,13 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from contrapose.lab.modalities.evaluations import DownstreamEvaluation, JointEvaluation, RecordedEvaluation
+from contrapose.lab.modalities.evaluations import (
+    DownstreamEvaluation,
+    JointEvaluation,
+    RecordedEvaluation,
+    SampleEmbedder,
+)
+from contrapose.lab.modalities.mining import MiningTask
 from contrapose.lab.modalities.previews import Collection, Preview
 from contrapose.lab.modalities.source import Reader, Source, Split, ViewMaker
 from contrapose.lab.networks.encoder import Encoder
@@ -268,6 +274,24 @@ class Modality(ABC, Generic[V]):
     def without_broken(self, source: Source, views: V) -> tuple[Source, Sequence[str]]:
         """Return the samples whose files can be read, and notes about the others."""
         return source, ()
+
+    # Mining
+
+    def mining_task(
+        self,
+        settings: DataSettings,
+        root: Path | None,
+        views: V,
+        *,
+        towers: Mapping[str, SampleEmbedder],
+        corpus: str,
+    ) -> MiningTask:
+        """Return what `mine` searches: a data set's samples, and those in the file `corpus`, embedded by a run's towers."""
+        raise ValueError(f"data: {self.noun} cannot be mined")
+
+    def mining_task_elsewhere(self, folder: Path, settings: DataSettings, *, corpus: str) -> MiningTask:
+        """Return the same for a model that was trained elsewhere."""
+        raise ValueError(f"run: {folder} cannot embed {self.noun} for mining; expected the directory of a run")
 
     # Networks
 

@@ -51,7 +51,15 @@ def prepare_other(
     """
     if run.kind.needs_run_directory and folder is None:
         raise ValueError("folder: texts need the run's tokenizer; expected the directory of the run, got None")
-    settings = replace(
+    settings = other_settings(run, data, hold_out=hold_out, stream=stream, columns=columns)
+    return settings.kind.load_for_evaluation(settings, root, settings.view_maker(folder), encoder=settings.encoder)
+
+
+def other_settings(
+    run: Run, data: str, *, hold_out: float | None = None, stream: bool = False, columns: tuple[str, ...] = ()
+) -> Run:
+    """Return a run's settings for all samples of another data set; the arguments are those of `prepare_other`."""
+    return replace(
         run,
         data=data,
         columns=columns,
@@ -63,7 +71,6 @@ def prepare_other(
         eval_data="",
         hold_out=run.hold_out if hold_out is None else hold_out,
     )
-    return settings.kind.load_for_evaluation(settings, root, settings.view_maker(folder), encoder=settings.encoder)
 
 
 def build_towers(run: Run, folder: Path | None = None) -> dict[str, Tower]:

@@ -15,6 +15,8 @@ from contrapose.lab.modalities.captions.evaluation import CaptionEvaluation, zer
 from contrapose.lab.modalities.captions.files import is_captions, open_captions
 from contrapose.lab.modalities.captions.inspection import describe_captions
 from contrapose.lab.modalities.captions.load import list_captions, load
+from contrapose.lab.modalities.captions.mining import read_captioned
+from contrapose.lab.modalities.captions.pretrained import load_image_text_model
 from contrapose.lab.modalities.captions.settings import (
     CAPTION_SETTINGS,
     SMOKE_CAPTIONS,
@@ -24,8 +26,10 @@ from contrapose.lab.modalities.captions.settings import (
 from contrapose.lab.modalities.captions.shapes import is_shapes
 from contrapose.lab.modalities.captions.suggest import suggest
 from contrapose.lab.modalities.captions.views import CaptionViews
+from contrapose.lab.modalities.evaluations import SampleEmbedder
 from contrapose.lab.modalities.images.modality import IMAGES
 from contrapose.lab.modalities.images.stream import Files
+from contrapose.lab.modalities.mining import MiningTask, embed_texts
 from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
 from contrapose.lab.modalities.previews import Collection, Preview
 from contrapose.lab.modalities.source import Source, Split, ViewMaker
@@ -94,6 +98,28 @@ class CaptionModality(Modality[CaptionViews]):
         listed = open_captions(Path(settings.data), columns=settings.columns, skip_broken=settings.skip_broken)
         images = Files(listed.name, listed.images, None, max_megapixels=settings.max_megapixels)
         return Collection(images, texts=listed.captions, notes=listed.notes)
+
+    def mining_task(
+        self,
+        settings: DataSettings,
+        root: Path | None,
+        views: CaptionViews,
+        *,
+        towers: Mapping[str, SampleEmbedder],
+        corpus: str,
+    ) -> MiningTask:
+        """Return the images of a data set, their captions and those in a corpus, embedded by a run's towers."""
+        data = read_captioned(settings, corpus)
+        if settings.skip_broken:
+            data = data.readable(views.images)
+        images, texts = towers["images"].features(data.images).cpu(), embed_texts(towers["text"], data.texts)
+        return data.task(images, texts)
+
+    def mining_task_elsewhere(self, folder: Path, settings: DataSettings, *, corpus: str) -> MiningTask:
+        """Return the same, embedded by a model of images and texts in a folder of transformers or open_clip."""
+        data = read_captioned(settings, corpus)
+        model = load_image_text_model(folder)
+        return data.task(model.embed_images(list(data.images.paths)), model.embed_texts(data.texts))
 
     def can_stream(self, name: str) -> bool:
         """Return True: images are files, or members of tars."""

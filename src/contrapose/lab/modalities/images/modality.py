@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from contrapose.lab.counts import count_of
+from contrapose.lab.modalities.evaluations import SampleEmbedder
 from contrapose.lab.modalities.images.decoding import ENDINGS
 from contrapose.lab.modalities.images.digits import DRAWINGS
 from contrapose.lab.modalities.images.encoders import (
@@ -31,6 +32,7 @@ from contrapose.lab.modalities.images.inputs import InputDescription, decode
 from contrapose.lab.modalities.images.inspection import describe_files
 from contrapose.lab.modalities.images.layout import NO_SCORE
 from contrapose.lab.modalities.images.load import NAMED, can_stream, check_name, class_list, list_named, load
+from contrapose.lab.modalities.images.mining import check_labelled, mine_labelled
 from contrapose.lab.modalities.images.pack_cache import load_cached, pack_to_cache
 from contrapose.lab.modalities.images.packed import ENDING, check_packed, check_packed_path, pack
 from contrapose.lab.modalities.images.previews import image_collection, previews, thumbnail
@@ -40,6 +42,7 @@ from contrapose.lab.modalities.images.suggest import suggest
 from contrapose.lab.modalities.images.usage import usage
 from contrapose.lab.modalities.images.views import Views
 from contrapose.lab.modalities.images.voc import load_voc
+from contrapose.lab.modalities.mining import MiningTask
 from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
 from contrapose.lab.modalities.previews import Collection, Preview
 from contrapose.lab.modalities.source import Reader, Source, Split
@@ -153,6 +156,25 @@ class ImageModality(Modality[Views]):
         """Decode all files once, and leave out those that cannot be read."""
         readable = without_broken(Split(source, None, None), views.recipes[0])
         return readable.train, readable.notes
+
+    def mining_task(
+        self,
+        settings: DataSettings,
+        root: Path | None,
+        views: Views,
+        *,
+        towers: Mapping[str, SampleEmbedder],
+        corpus: str,
+    ) -> MiningTask:
+        """Return the labelled training images of a data set, embedded by a run's encoder."""
+        if corpus:
+            raise ValueError(
+                "corpus: a file of texts is for pairs of texts and for captions; leave --corpus out for images"
+            )
+        split = self.load(settings, root, views)
+        check_labelled(split.train)
+        (embedder,) = towers.values()
+        return mine_labelled(split.train, embedder.features(split.train), split.notes)
 
     def pack(self, settings: DataSettings, out: Path, *, views: str, size: int, device: torch.device) -> Iterator[str]:
         """Write all images of a folder as squares for these views to one file; `views` may be auto, as in `train`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from contrapose.lab.modalities.evaluations import SampleEmbedder
 from contrapose.lab.modalities.input_files import as_text
+from contrapose.lab.modalities.mining import MiningTask, embed_texts
 from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
 from contrapose.lab.modalities.previews import Collection
 from contrapose.lab.modalities.source import Reader, Source, Split
@@ -24,6 +26,7 @@ from contrapose.lab.modalities.text.files import check_path
 from contrapose.lab.modalities.text.folder import write_folder
 from contrapose.lab.modalities.text.inspection import describe_texts
 from contrapose.lab.modalities.text.load import all_pairs, is_text, learn_tokenizer, load, open_data
+from contrapose.lab.modalities.text.mining import mine_pairs
 from contrapose.lab.modalities.text.pretrained import load_sentence_encoder, load_tokenizer, longest_input, quiet
 from contrapose.lab.modalities.text.sentences import Sentences, row_noun, weigh_tokens
 from contrapose.lab.modalities.text.settings import SMOKE_TEXT, TEXT_SETTINGS
@@ -236,6 +239,23 @@ class TextModality(Modality[TextViews]):
         """Return the features that a sentence encoder in a Hugging Face folder computes for the texts, and the texts."""
         texts = [row[0] for row in open_data(settings).rows()]
         return load_sentence_encoder(folder)(texts), texts
+
+    def mining_task(
+        self,
+        settings: DataSettings,
+        root: Path | None,
+        views: TextViews,
+        *,
+        towers: Mapping[str, SampleEmbedder],
+        corpus: str,
+    ) -> MiningTask:
+        """Return the pairs of a file, and the texts of a corpus, embedded by a run's encoder."""
+        (embedder,) = towers.values()
+        return mine_pairs(settings, corpus, lambda: partial(embed_texts, embedder))
+
+    def mining_task_elsewhere(self, folder: Path, settings: DataSettings, *, corpus: str) -> MiningTask:
+        """Return the same, embedded by a sentence encoder in a Hugging Face folder."""
+        return mine_pairs(settings, corpus, lambda: load_sentence_encoder(folder))
 
     def collection(self, settings: DataSettings, root: Path | None, views: TextViews, *, encoder: str) -> Collection:
         """List the first text of each row of a file."""
