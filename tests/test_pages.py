@@ -19,6 +19,7 @@ import pytest
 from pages import ROOT, Block, blocks, command_lines, own_arguments, parse
 
 from contrapose.lab.cli import main
+from contrapose.lab.modalities.images.imbalance import cacr_exponential, cacr_linear
 
 DOCS = ROOT / "docs"
 Names = dict[str, Any]
@@ -164,6 +165,10 @@ def test_the_table_of_imbalanced_classes_is_that_of_the_evidence() -> None:
     shown = re.findall(r"\b\d\d\.\d\d\b", section)
     assert len(shown) == 14
     assert all(f"[{accuracy}](" in evidence for accuracy in shown)
+    assert f"must differ by about {evidence_page.least_difference():.1f} points" in section
+    sizes = cacr_exponential(10, 5000)[::-1]
+    assert f"{', '.join(f'{size:,}' for size in sizes[:-1])} and {sizes[-1]}, {sum(sizes):,} in all" in section
+    assert f"{sum(cacr_linear(10, 5000)):,} in all" in section
 
 
 def test_the_shares_of_the_push_are_those_of_the_records() -> None:
