@@ -21,8 +21,6 @@ ROOT = DOCS.parent
 sys.path.insert(0, str(SITE))
 from generated import choose, examples, frameworks, losses, markdown, parts, raw_html, reference  # noqa: E402
 
-import evidence_page  # noqa: E402  # from benchmarks/, which `generated` puts on the path
-
 # Files outside docs/ that become pages
 OTHERS = {
     "results": ROOT / "results/README.md",
@@ -57,8 +55,8 @@ def build(out: Path) -> None:
 
 def write_generated(source: Path) -> None:
     """Write the pages that are made here, and fill the tables of the pages that have a place for one."""
-    difference = f"{evidence_page.least_difference():.1f}"
-    _fill(source / "index.md", data=choose.cards("data"), conditions=choose.cards("conditions"), difference=difference)
+    cards = {kind: choose.cards(kind) for kind in ("data", "conditions")}
+    _fill(source / "index.md", difference=choose.least_difference(), **cards)
     table, slider = parts.table("temperatures", "temperatures/"), raw_html(parts.slider("", static="_static"))
     _fill(source / "temperature.md", temperatures=table, slider=slider)
     losses.write_loss_pages(source / "losses")

@@ -43,7 +43,7 @@ the pictures.""",
         "metrics",
         "Metrics",
         """Metrics of embeddings: `from contrapose.metrics import uniformity`. They are exact, and none stores the matrix of
-similarities.""",
+similarities. [My loss does not move](../loss-does-not-move.md) says which of them to look at when training goes wrong.""",
     ),
 )
 SCOPE: dict[str, Any] = {
@@ -140,7 +140,7 @@ def slider(form: str, static: str = "../_static") -> str:
         else f'<label>form <select name="form">{forms}</select></label>'
     )
     sliders = "".join(
-        f'<label>{name} <input type="range" name="{name}" min="0.02" max="0.5" step="0.01" value="{value}"> '
+        f'<label><span class="name">{name}</span> <input type="range" name="{name}" min="0.02" max="0.5" step="0.01" value="{value}"> '
         f'<span data-for="{name}"></span></label>'
         for name, value in (("low", 0.07), ("high", 0.2))
     )
