@@ -34,7 +34,7 @@ KINDS = (
     Kind(
         "negatives",
         "Choices of negatives",
-        """Every objective of pairs takes `negatives=`: which candidates an anchor is pushed away from. In the pictures, rows are
+        """Every objective of pairs takes `negatives=`: which candidates an anchor is pushed away from. In the pictures of their pages, rows are
 anchors and columns are candidates. A dot marks a negative, a plus the positive, an empty cell a candidate of the anchor's own
 sample, and a plain cell a candidate that is left out. The darker a cell, the more similar the pair. The library itself computes
 the pictures.""",
