@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import mean, variance
 from typing import Any
 
+from scipy.stats import t as student_t
+
 ROOT = Path(__file__).parents[1]
 PAGE, PICTURE = ROOT / "docs" / "evidence.md", ROOT / "docs" / "evidence.png"
 
@@ -160,6 +162,12 @@ def seed_deviation() -> tuple[float, int]:
     return float(pooled**0.5), len(groups)
 
 
+def least_difference() -> float:
+    """Return by how many points two single runs must differ at the 95 % level; each group of two seeds adds a degree of freedom."""
+    deviation, groups = seed_deviation()
+    return float(student_t.ppf(0.975, groups)) * 2**0.5 * deviation
+
+
 def accuracy(protocol: Protocol, name: str) -> float:
     """Return the mean accuracy of a loss."""
     return mean(result.accuracy for result in averages(protocol.results())[name])
@@ -235,7 +243,7 @@ links to its run. -U says how evenly embeddings are spread (larger is more even)
 ## How much of this is chance
 
 The standard deviation between seeds is {deviation:.2f} points (pooled over {groups} losses with two seeds each, 200 epochs), so two single runs must
-differ by about {2 * 2**0.5 * deviation:.1f} points before the difference means anything. Points 1 and 4 to 7 rest on one seed for each loss; 1, 4, 5 and 6 on
+differ by about {least_difference():.1f} points before the difference means anything (95 % level). Points 1 and 4 to 7 rest on one seed for each loss; 1, 4, 5 and 6 on
 runs with a quarter of the printed epochs, where seeds may differ more. Everything here is CIFAR-10. On CIFAR-100, with one seed, DySTreSS is
 {hundred[0].accuracy - hundred[1].accuracy:.1f} points above SimCLR (joint statistics). ImageNet was not run.
 

@@ -10,13 +10,16 @@ import tomllib
 from collections.abc import Callable, Mapping
 from http.client import HTTPConnection
 from pathlib import Path
+from statistics import mean
 from threading import Thread
 from typing import Any
 
+import evidence_page
 import pytest
 from pages import ROOT, Block, blocks, command_lines, own_arguments, parse
 
 from contrapose.lab.cli import main
+from contrapose.lab.modalities.images.imbalance import cacr_exponential, cacr_linear
 
 DOCS = ROOT / "docs"
 Names = dict[str, Any]
@@ -163,6 +166,39 @@ def test_the_table_of_imbalanced_classes_is_that_of_the_evidence() -> None:
     shown = re.findall(r"\b\d\d\.\d\d\b", section)
     assert len(shown) == 14
     assert all(f"[{accuracy}](" in evidence for accuracy in shown)
+    assert f"must differ by about {evidence_page.least_difference():.1f} points" in section
+    sizes = cacr_exponential(10, 5000)[::-1]
+    assert f"{', '.join(f'{size:,}' for size in sizes[:-1])} and {sizes[-1]}, {sum(sizes):,} in all" in section
+    assert f"{sum(cacr_linear(10, 5000)):,} in all" in section
+
+
+def test_the_shares_of_the_push_are_those_of_the_records() -> None:
+    text = (DOCS / "loss-does-not-move.md").read_text()
+    rows = {line.split(" | ")[0]: line for line in text.splitlines() if line.startswith("| ")}
+    bank = re.findall(
+        r"([\d.]+): (\d+) %, (\d\d\.\d\d)", rows["| NT-Xent with a memory bank of CIFAR-10, linear probe"]
+    )
+    assert len(bank) == 6
+    for temperature, *shown in bank:
+        assert shown == list(share_and_accuracy(evidence_page.BANK, f"NT-Xent, τ = {temperature}"))
+    names = {
+        "| NT-Xent in batches of 128, 200-NN": ("NT-Xent, τ = 0.1", "NT-Xent, τ = 0.5 (SimCLR)"),
+        "| DCL, τ = 0.1, in batches of 128, 200-NN": ("DCL, τ = 0.1",),
+        "| DySTreSS in batches of 128, 200-NN": ("DySTreSS",),
+    }
+    for row, losses in names.items():
+        shown = re.findall(r"(\d+) %, (\d\d\.\d\d)", rows[row])
+        assert shown == [share_and_accuracy(evidence_page.SIMCLR, name) for name in losses]
+
+
+def share_and_accuracy(protocol: evidence_page.Protocol, name: str) -> tuple[str, str]:
+    """Return the share of the push on the hardest 1 % in the last record that has it, in per cent, and the accuracy, as text."""
+    results = evidence_page.averages(protocol.results())[name]
+    shares = []
+    for result in results:
+        records = map(json.loads, (result.folder / "records.jsonl").read_text().splitlines())
+        shares.append([record["push_on_hardest_1pct"] for record in records if "push_on_hardest_1pct" in record][-1])
+    return f"{100 * mean(shares):.0f}", f"{mean(result.accuracy for result in results):.2f}"
 
 
 def test_every_extra_is_on_the_page() -> None:

@@ -334,11 +334,15 @@ def test_markdown_copies_have_no_directives(tmp_path: Path) -> None:
     source.mkdir()
     html.mkdir()
     card = "````{grid} 1\n:gutter: 2\n\n```{grid-item-card} Pairs\nwords\n```\n````\n"
-    drawing, formula = "```{raw} html\n<svg></svg>\n```\n", "```{math}\nx^2\n```\n"
+    drawing = '```{raw} html\n<svg role="img" aria-label="y &amp; z against x">\n</svg>\n```\n\n'
+    sidebar, formula = "```{toctree}\n:hidden:\n\nb\n```\n", "```{math}\nx^2\n```\n"
     code = "```python\nx = 1\n```\n"
-    (source / "a.md").write_text("# A page\n\n" + drawing + formula + card + code)
+    (source / "a.md").write_text(
+        "---\nno-search: true\n---\n\n# A page\n\n" + drawing + sidebar + formula + card + code
+    )
     BUILDER.write_markdown(source, html)
-    assert (html / "a.md").read_text() == f"# A page\n\n$$\nx^2\n$$\n\n**Pairs**\n\nwords\n{code}"
+    picture = "*Picture, only on [the HTML page](a.html): y & z against x.*"
+    assert (html / "a.md").read_text() == f"# A page\n\n{picture}\n\n$$\nx^2\n$$\n\n**Pairs**\n\nwords\n{code}"
     assert "- [A page](a.md)" in (html / "llms.txt").read_text()
 
 

@@ -27,6 +27,7 @@ OTHERS = {
     "benchmarks": ROOT / "benchmarks/README.md",
     "changelog": ROOT / "CHANGELOG.md",
 }
+UNSEARCHED = ("changelog",)  # it names everything, and would come before the page that explains it
 API = Path("reference/api.md")
 # Blocks, and calls such as `CATALOGUE["dystress"]("cifar10")`, which look like a link
 _CODE = re.compile(r"(^```.*?^```$|`[^`\n]*\]\([^`\n]*`)", re.DOTALL | re.MULTILINE)
@@ -42,7 +43,8 @@ def build(out: Path) -> None:
         shutil.copy(path, source / path.name)
     pages = {path.stem: path for path in DOCS.glob("*.md")} | OTHERS
     for name, path in pages.items():
-        (source / f"{name}.md").write_text(_relink(path, pages))
+        unsearched = "---\nno-search: true\n---\n\n" if name in UNSEARCHED else ""
+        (source / f"{name}.md").write_text(unsearched + _relink(path, pages))
     write_generated(source)
     examples.copy_examples(source)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-j", "auto", "-b", "html"]
@@ -55,7 +57,8 @@ def build(out: Path) -> None:
 
 def write_generated(source: Path) -> None:
     """Write the pages that are made here, and fill the tables of the pages that have a place for one."""
-    _fill(source / "index.md", data=choose.cards("data"), conditions=choose.cards("conditions"))
+    cards = {kind: choose.cards(kind) for kind in ("data", "conditions")}
+    _fill(source / "index.md", difference=choose.least_difference(), **cards)
     table, slider = parts.table("temperatures", "temperatures/"), raw_html(parts.slider("", static="_static"))
     _fill(source / "temperature.md", temperatures=table, slider=slider)
     losses.write_loss_pages(source / "losses")
@@ -138,7 +141,9 @@ def write_markdown(source: Path, html: Path) -> None:
     lines = ["# contrapose", "", "> Contrastive losses with temperature, hardness and balance as choices.", ""]
     for path in sorted(source.rglob("*.md")):
         name = path.relative_to(source)
-        text = reference.api_markdown() if name == API else markdown.plain_markdown(path.read_text())
+        text = (
+            reference.api_markdown() if name == API else markdown.plain_markdown(path.read_text(), f"{name.stem}.html")
+        )
         (html / name).write_text(text)
         title = next((line[2:] for line in text.splitlines() if line.startswith("# ")), name.stem)
         lines.append(f"- [{title}]({name})")

@@ -63,10 +63,18 @@ def check_width(name: str, rows: Tensor, z: Tensor) -> None:
         raise ValueError(f"{name}: expected rows of the embeddings' width {z.shape[-1]}, got shape {tuple(rows.shape)}")
 
 
+def received_integers(name: str, value: Any) -> str:
+    """Return, for a message, the shape of a tensor, or the type of another value and how to make a tensor of a list or array."""
+    if isinstance(value, Tensor):
+        return str(tuple(value.shape))
+    kind = type(value).__name__  # compared by name, since NumPy need not be installed
+    return kind + (f"; write torch.tensor({name})" if kind in ("list", "tuple", "ndarray") else "")
+
+
 def check_index(name: str, index: Tensor, length: int, *, of: str = "image") -> None:
     """Check that `index` has shape (length,), with one integer per image (or whatever `of` names)."""
     if not isinstance(index, Tensor) or index.shape != (length,):
-        received = tuple(index.shape) if isinstance(index, Tensor) else type(index).__name__
+        received = received_integers(name, index)
         raise ValueError(f"{name}: expected one integer per {of}, shape ({length},), got {received}")
     if index.is_floating_point() or index.dtype in (torch.bool, torch.complex64, torch.complex128):
         raise ValueError(f"{name}: expected integers, got {index.dtype}")

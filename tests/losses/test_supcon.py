@@ -158,7 +158,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "length": (lambda: supcon(P, labels=LABELS[:4]), "labels: expected one integer per sample, shape (6,) or (12,), got (4,)"),
     "dtype": (lambda: supcon(P, labels=LABELS.float()), "labels: expected integers, got torch.float32"),
     "bool": (lambda: supcon(P, labels=LABELS > 0), "labels: expected integers, got torch.bool"),
-    "list": (lambda: supcon(P, labels=[0] * 6), "labels: expected one integer per sample, shape (6,) or (12,), got list"),  # type: ignore[arg-type]
+    "list": (lambda: supcon(P, labels=[0] * 6), "labels: expected one integer per sample, shape (6,) or (12,), got list; write torch.tensor(labels)"),  # type: ignore[arg-type]
     "views differ": (lambda: supcon(P, labels=torch.arange(12)), "labels: expected one label per sample, got two different labels"),
     "form": (lambda: supcon(P, labels=LABELS, form="both"), "form: expected one of 'out', 'in', got 'both'"),
     "similarities": (lambda: supcon(from_similarities(torch.rand(3), torch.rand(3, 5)), labels=LABELS[:3]), "pairs: labels belong to samples"),

@@ -29,7 +29,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "negatives empty": (lambda: cross(A, B, negatives=H[:, :0]), "negatives: expected at least one embedding, got shape (5, 0, 4)"),
     "ids of nothing": (lambda: cross(A, B, negative_ids=torch.arange(5)), "negative_ids: expected None, since there are no explicit negatives"),
     "ids shape": (lambda: cross(A, B, negatives=H, negative_ids=torch.arange(10)), "negative_ids: expected one integer per row of negatives, shape (5, 2), got (10,)"),
-    "ids list": (lambda: cross(A, B, negatives=H, negative_ids=[1]), "negative_ids: expected one integer per row of negatives, shape (5, 2), got list"),  # type: ignore[arg-type]
+    "ids list": (lambda: cross(A, B, negatives=H, negative_ids=[1]), "negative_ids: expected one integer per row of negatives, shape (5, 2), got list; write torch.tensor(negative_ids)"),  # type: ignore[arg-type]
     "ids floats": (lambda: cross(A, B, negatives=H, negative_ids=torch.rand(5, 2)), "negative_ids: expected integers, got torch.float32"),
     "all one sample": (lambda: cross(A[:1], B[:1], negatives=H[0], negative_ids=torch.zeros(2, dtype=torch.long)), "negative_ids: all rows have the id 0, so there are no negatives"),
     "one sample": (lambda: cross(A[:1], B[:1]), "expected at least two images"),

@@ -27,6 +27,9 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "one image": (lambda: two_views(Z[:1], Z[:1]), "expected at least two images"),
     "one id": (lambda: two_views(Z, Z, ids=torch.full((4,), 7)), "ids: all 4 images have the id 7"),
     "ids shape": (lambda: two_views(Z, Z, ids=torch.arange(5)), "ids: expected one integer per image, shape (4,)"),
+    "ids list": (lambda: two_views(Z, Z, ids=[0, 1, 2, 3]), "shape (4,), got list; write torch.tensor(ids)"),  # type: ignore[arg-type]
+    "ids array": (lambda: two_views(Z, Z, ids=Z.numpy()), "shape (4,), got ndarray; write torch.tensor(ids)"),  # type: ignore[arg-type]
+    "ids number": (lambda: two_views(Z, Z, ids=4), "shape (4,), got int"),  # type: ignore[arg-type]
     "ids floats": (lambda: two_views(Z, Z, ids=torch.rand(4)), "ids: expected integers, got torch.float32"),
     "one view": (lambda: views(Z[None], keys=Z[None]), "z: expected at least two views of each image, got shape (1, 4, 3)"),
     "views 2-d": (lambda: views(Z), "z: expected embeddings of shape (V, m, d), got shape (4, 3)"),

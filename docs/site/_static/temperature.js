@@ -35,6 +35,7 @@ function draw(box) {
   curve("push", push, 1);
   for (const name of ["low", "high"]) box.querySelector(`span[data-for=${name}]`).textContent = value(name).toFixed(2);
   box.querySelector("[name=low]").parentElement.hidden = chosen === "constant";
+  box.querySelector("[name=high]").parentElement.querySelector(".name").textContent = chosen === "constant" ? "τ" : "high";
   box.querySelector("p[data-for=push]").textContent =
     `Half of the push falls on ${hardestHalf(push).toPrecision(2)} % of the negatives.`;
 }

@@ -29,6 +29,11 @@ def cards(kind: str) -> str:
     return "\n".join([*lines, "``````"])
 
 
+def least_difference() -> str:
+    """Return by how many points two single runs must differ, as on the page of evidence."""
+    return f"{evidence_page.least_difference():.1f}"
+
+
 def language(code: str) -> str:
     """Return the language of a line of code."""
     return "bash" if code.startswith("contrapose ") else "python"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from html import unescape
 
 _FENCE = re.compile(r"(?P<marks>`{3,})(?:\{(?P<directive>[\w-]+)\} ?)?(?P<argument>.*)")
-_LEFT_OUT = ("toctree", "raw")  # the sidebar, and drawings
+_FRONT_MATTER = re.compile(r"\A---\n.*?^---\n+", re.DOTALL | re.MULTILINE)  # settings of a page for Sphinx
+_LABEL = re.compile(r'<svg[^>]* aria-label="([^"]*)"')
 
 
-def plain_markdown(text: str) -> str:
-    """Return a page's text without directives: a card becomes a section, a formula one between dollar signs."""
-    return "\n".join(_plain(text.split("\n")))
+def plain_markdown(text: str, page: str) -> str:
+    """Return a page's text without directives: a card becomes a section, a formula one between dollar signs, a drawing a link to
+    the HTML page."""
+    return "\n".join(_plain(_FRONT_MATTER.sub("", text).split("\n"), page))
 
 
-def _plain(lines: Sequence[str]) -> Iterator[str]:
+def _plain(lines: Sequence[str], page: str) -> Iterator[str]:
     rest = iter(lines)
     for line in rest:
         fence = _FENCE.fullmatch(line)
@@ -26,7 +29,11 @@ def _plain(lines: Sequence[str]) -> Iterator[str]:
             yield from (line, *body, fence["marks"])
         elif fence["directive"] == "math":
             yield from ("$$", *body, "$$")
-        elif fence["directive"] not in _LEFT_OUT:
+        elif fence["directive"] == "raw":
+            labels = "; ".join(map(unescape, _LABEL.findall("\n".join(body))))
+            if labels:
+                yield f"*Picture, only on [the HTML page]({page}): {labels}.*"
+        elif fence["directive"] != "toctree":  # which is for the sidebar
             if fence["directive"] == "grid-item-card":
                 yield f"**{fence['argument']}**\n"
-            yield from _plain([own for own in body if not re.match(r":[\w-]+:", own)])
+            yield from _plain([own for own in body if not re.match(r":[\w-]+:", own)], page)

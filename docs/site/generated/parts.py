@@ -34,16 +34,16 @@ KINDS = (
     Kind(
         "negatives",
         "Choices of negatives",
-        """Every objective of pairs takes `negatives=`: which candidates an anchor is pushed away from. In the pictures, rows are
-anchors and columns are candidates. A dot marks a negative, a plus the positive, an empty cell a candidate of the anchor's own
-sample, and a plain cell a candidate that is left out. The darker a cell, the more similar the pair. The library itself computes
-the pictures.""",
+        """Every objective of pairs takes `negatives=`: which candidates an anchor is pushed away from. In the pictures of their
+pages, rows are anchors and columns are candidates. A dot marks a negative, a plus the positive, an empty cell a candidate of the
+anchor's own sample, and a plain cell a candidate that is left out. The darker a cell, the more similar the pair. The library
+itself computes the pictures.""",
     ),
     Kind(
         "metrics",
         "Metrics",
         """Metrics of embeddings: `from contrapose.metrics import uniformity`. They are exact, and none stores the matrix of
-similarities.""",
+similarities. [My loss does not move](../loss-does-not-move.md) says which of them to look at when training goes wrong.""",
     ),
 )
 SCOPE: dict[str, Any] = {
@@ -140,7 +140,8 @@ def slider(form: str, static: str = "../_static") -> str:
         else f'<label>form <select name="form">{forms}</select></label>'
     )
     sliders = "".join(
-        f'<label>{name} <input type="range" name="{name}" min="0.02" max="0.5" step="0.01" value="{value}"> '
+        f'<label><span class="name">{name}</span> '
+        f'<input type="range" name="{name}" min="0.02" max="0.5" step="0.01" value="{value}"> '
         f'<span data-for="{name}"></span></label>'
         for name, value in (("low", 0.07), ("high", 0.2))
     )

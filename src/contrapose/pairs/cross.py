@@ -17,7 +17,14 @@ from contrapose.pairs.similarity import SIMILARITIES, comparable_rows
 from contrapose.reduce import KernelInputs
 from contrapose.reduce.hardware import is_half
 from contrapose.reduce.unit import unit, units
-from contrapose.validate import check_choice, check_embeddings, check_same_shape, check_values, check_width
+from contrapose.validate import (
+    check_choice,
+    check_embeddings,
+    check_same_shape,
+    check_values,
+    check_width,
+    received_integers,
+)
 
 DIRECTIONS = ("a_to_b", "a_to_a", "b_to_a", "b_to_b")
 _A_TO_B = ("a_to_b",)
@@ -213,7 +220,7 @@ def _check_negatives(negatives: Tensor | None, negative_ids: Tensor | None, a: T
 
 def _check_negative_ids(negative_ids: Tensor, shape: tuple[int, ...]) -> None:
     if not isinstance(negative_ids, Tensor) or tuple(negative_ids.shape) != tuple(shape):
-        received = tuple(negative_ids.shape) if isinstance(negative_ids, Tensor) else type(negative_ids).__name__
+        received = received_integers("negative_ids", negative_ids)
         raise ValueError(
             f"negative_ids: expected one integer per row of negatives, shape {tuple(shape)}, got {received}"
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 from contrapose.pairs.kinds import AnyPairs
 from contrapose.pairs.negatives import Choice
 from contrapose.reduce import Block, group_counts
-from contrapose.validate import check_values
+from contrapose.validate import check_values, received_integers
 
 UNLABELLED = -1  # any label below 0: such a sample shares its label with no other
 _UNLABELLED_ANCHOR = -2  # differs from UNLABELLED, so that comparing labels never matches two unlabelled samples
@@ -118,7 +118,7 @@ def _stored(pairs: AnyPairs, stored_labels: Tensor | None, from_batch: Tensor) -
 def _check(name: str, labels: Tensor, *lengths: int) -> None:
     expected = " or ".join(f"({length},)" for length in dict.fromkeys(lengths))
     if not isinstance(labels, Tensor) or labels.ndim != 1 or len(labels) not in lengths:
-        received = tuple(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
+        received = received_integers(name, labels)
         raise ValueError(f"{name}: expected one integer per sample, shape {expected}, got {received}")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise ValueError(f"{name}: expected integers, got {labels.dtype}")

@@ -130,6 +130,31 @@ def test_one_class_folder_gives_no_labels(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("part", ["images/", ""])
+def test_captions_by_another_name_are_named(tmp_path: Path, part: str) -> None:
+    write(tmp_path, f"{part}dog.png", f"{part}cat.png")
+    (tmp_path / "README.txt").write_text("Photographs of animals")
+    assert not any("not read" in note for note in split(tmp_path).notes)
+    (tmp_path / "mine.tsv").write_text("image\tcaption\ndog.png\tA dog runs.\n")
+    assert split(tmp_path).notes[-1] == (
+        f"data: mine.tsv in {tmp_path} is not read; a file with captions of these images must be called captions.tsv"
+    )
+    (tmp_path / "also.csv").write_text("dog.PNG,A dog runs.\n")
+    assert "data: also.csv and 1 more in" in split(tmp_path).notes[-1]
+
+
+def test_tables_beside_labelled_images_are_no_captions(tmp_path: Path) -> None:
+    write(tmp_path, *classes("", "cat", "dog"))
+    (tmp_path / "labels.csv").write_text("1.png,cat\n")
+    assert not any("not read" in note for note in split(tmp_path).notes)
+
+
+def test_a_pipe_beside_images_is_not_opened(tmp_path: Path) -> None:
+    write(tmp_path, "images/dog.png")
+    os.mkfifo(tmp_path / "pipe.tsv")
+    assert not any("not read" in note for note in split(tmp_path).notes)
+
+
 def test_training_images_without_labels(tmp_path: Path) -> None:
     found = split(write(tmp_path, "train/1.png", *classes("test/", "cat", "dog")))
     assert (len(found.train), found.test) == (1, None)

@@ -41,6 +41,7 @@ _OTHER_PICTURES = frozenset(
         ".exr",
     }
 )
+_TABLES = (".tsv", ".csv", ".jsonl", ".ndjson", ".txt")  # formats in which captions may be written
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +100,8 @@ def list_images(folder: Path, only: Sequence[str] = ()) -> Listing:
     others = _with_endings([*loose_files, *(file for names in files.values() for file in names)], _OTHER_PICTURES)
     pictured = [f"{name}/{file}" for name, names in files.items() for file in names if file.endswith("/")]
     notes = _notes(folder, members, others, pictured)
+    if sum(map(bool, members.values())) < 2:  # no labels
+        notes += _unread_captions(folder, loose_files)
     if loose:
         return Listing(FileList([(folder, loose)]), None, (), notes)
     members = {name: names for name, names in members.items() if names}
@@ -135,6 +138,31 @@ def _notes(folder: Path, members: dict[str, list[str]], others: list[str], pictu
         )
         notes.append(f"data: {pictured[0]}{rest}, in spite of the ending; only images inside are read")
     return tuple(notes)
+
+
+def _unread_captions(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """Return a note if a file beside images without labels may have their captions, but not the name by which they are found."""
+    tables = sorted(name for name in names if Path(name).suffix.lower() in _TABLES and _names_images(folder / name))
+    if not tables:
+        return ()
+    more = f" and {len(tables) - 1:,} more" if len(tables) > 1 else ""
+    are = "are" if more else "is"
+    return (
+        f"data: {as_text(tables[0])}{more} in {folder} {are} not read; a file with captions of these images must be called "
+        f"captions{Path(tables[0]).suffix.lower()}",
+    )
+
+
+def _names_images(path: Path) -> bool:
+    """Return whether the beginning of a text file contains the name of an image."""
+    try:
+        if not path.is_file():  # a pipe, which would wait for its writer
+            return False
+        with path.open("rb") as file:
+            head = file.read(4096).lower()
+    except OSError:  # a file that may not be read
+        return False
+    return any(ending.encode() in head for ending in ENDINGS)
 
 
 def _list_annotated(folder: Path, only: Sequence[str]) -> Listing:
