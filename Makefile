@@ -47,11 +47,11 @@ test-oldest: $(OLDEST)/ready $(OLDEST)-losses/ready  ## losses, and a short trai
 	rm -rf $(OLDEST)/run
 	$(OLDEST)/bin/contrapose train --data digits --limit 256 --batch 64 --epochs 1 --out $(OLDEST)/run
 
-# The page is written even if a promise is broken, and the exit status says so. One process: seconds are measured. All cases
-# of one test take minutes, and a timeout would end all tests.
+# The page is written even if a promise is broken, and the exit status says so. All cases of one test take minutes, and a
+# timeout would end all tests.
 promises: $(READY)  ## all cases of every promise: promises.jsonl, and a page of them in reports/promises.html
 	rm -f promises.jsonl
-	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m '' --timeout 3600 tests/promises; status=$$?; \
+	HYPOTHESIS_PROFILE=full $(PYTEST) -m '' --timeout 3600 tests/promises; status=$$?; \
 	$(BIN)/python tests/promises_page.py promises.jsonl -o reports/promises.html && exit $$status
 
 COUNT  ?= 100

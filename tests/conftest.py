@@ -41,7 +41,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ordinary"))
 
 # Files that take a minute or more, the longest first: at the end, one worker would wait for the other.
 _LONG = (
-    "test_site.py", "reduce/test_tiled.py", "pairs/test_ring.py", "promises/test_ranks.py", "promises/test_workers.py",
+    "promises/test_flat_memory.py", "test_site.py", "reduce/test_tiled.py", "pairs/test_ring.py", "promises/test_ranks.py", "promises/test_workers.py",
     "promises/test_kills.py", "lab/jobs/test_resumable.py", "lab/test_own_images.py", "promises/test_travelling_objects.py",
     "promises/test_world_size.py", "promises/test_resume.py", "lab/test_cli.py", "promises/test_fast_paths.py",
     "lab/cli/test_demo.py", "lab/training/test_default.py", "promises/test_hostile_memory.py",
