@@ -91,6 +91,7 @@ def criteria() -> Iterator[tuple[str, Loss]]:
         yield f"negatives {choice}", Loss(f"nt_xent(negatives={choice})")
     yield "parameter", Loss(losses.nt_xent, temperature=nn.Parameter(torch.tensor(0.3)))
     yield "siglip", Loss("siglip(temperature=learned(0.1), bias=learned_number(-10.0))")
+    yield "sum", Loss("siglip + 0.1*koleo() + 0.5*sigreg(slices=8)")
     yield "arb, with an order of features", Loss(losses.arb, group_size=3, state=FeatureOrder())
 
 

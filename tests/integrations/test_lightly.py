@@ -102,6 +102,7 @@ def test_equal_ids_are_no_negatives() -> None:
             r"memory_bank_size: expected 0 or \(rows, width\) such as \(4096, 128\), got 4096",
         ),
         ({"objective": "isogclr"}, "isogclr needs a value for each sample"),
+        ({"objective": "simclr + 0.1*koleo()"}, "expected an objective of pairs, got koleo, which takes embeddings"),
         ({"objective": "supcon"}, "supcon needs a value for each sample"),
         ({"objective": "tau"}, "tau needs a value for each sample"),
         ({"objective": "nt_xnet"}, "did you mean 'nt_xent'"),

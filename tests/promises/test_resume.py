@@ -44,6 +44,7 @@ CHANGES: list[dict[str, object]] = [
     {},
     {"framework": "moco", "queue": 64},
     {"loss": "isogclr"},
+    {"loss": "fastclip(gamma=decay(1.0, 0.2, epochs=4)) + 0.1*koleo() + 0.05*sigreg(slices=8)"},
     {
         "framework": "dino",
         "loss": "dino(teacher_temperature=warmup(0.04, 0.07, 3))",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,8 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 from contrapose.distributed import gather
 from contrapose.losses import balanced, cacr, clip, dclw, fnc, margin_mse, nt_xent, siglip, soft_nt_xent, sogclr, supcon
 from contrapose.pairs import Pairs, cross, guide_targets, guided, self_guided, two_views, views
+from contrapose.losses import balanced, cacr, clip, dclw, fastclip, fnc, nt_xent, siglip, sogclr, spread_out, supcon
+from contrapose.pairs import Pairs, cross, guided, two_views, views
 from contrapose.pairs.negatives import hardest
-from contrapose.temperature import cosine, learned, learned_number
+from contrapose.temperature import arctanh, cosine, learned, learned_number
 
 IMAGES, WIDTH = 8, 6
 STEPS = 20 if FULL else 8  # eight take every way through `train` twice
@@ -56,6 +59,10 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "siglip joint learned": siglip,
     "siglip symmetric negatives learned": siglip,
     "self guided": lambda pairs: nt_xent(pairs, temperature=0.2, negatives=self_guided(margin=0.1)),
+    "siglip symmetric relative learned": lambda pairs, bias, **settings: siglip(pairs, relative_bias=bias, **settings),
+    "fastclip learned": partial(fastclip, rho=1.5),
+    "arctanh": lambda pairs: nt_xent(pairs, temperature=arctanh()),
+    "spread out": spread_out,
     "guided": lambda pairs: nt_xent(pairs, temperature=0.2, negatives=guided(guide(), margin=0.1)),
     "soft": lambda pairs: soft_nt_xent(pairs, targets=guide_targets(guide()), form="kl", temperature=cosine(0.07, 0.2)),
     "margins": lambda pairs: margin_mse(pairs, targets=guide_targets(guide())),
