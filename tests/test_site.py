@@ -149,6 +149,13 @@ class _Links(HTMLParser):
         self.targets += [value for key in ("href", "src") if (value := values.get(key))]
 
 
+def test_figures_beside_the_results_are_shown() -> None:
+    page = SITE.parents[1] / "results" / "README.md"
+    text = BUILDER._relink(page, {"results": page})
+    assert "](behaviour-figure4.png)" in text
+    assert "](file:" not in text
+
+
 @cache
 def links_of(path: Path) -> _Links:
     parser = _Links()
@@ -336,14 +343,17 @@ def test_markdown_copies_have_no_directives(tmp_path: Path) -> None:
     card = "````{grid} 1\n:gutter: 2\n\n```{grid-item-card} Pairs\nwords\n```\n````\n"
     drawing = '```{raw} html\n<svg role="img" aria-label="y &amp; z against x">\n</svg>\n```\n\n'
     sidebar, formula = "```{toctree}\n:hidden:\n\nb\n```\n", "```{math}\nx^2\n```\n"
-    code = "```python\nx = 1\n```\n"
+    code = "![Curves](curves.png)\n\n```python\nx = 1\n```\n"
+    shown = code.replace("(curves", "(_images/curves")
     (source / "a.md").write_text(
         "---\nno-search: true\n---\n\n# A page\n\n" + drawing + sidebar + formula + card + code
     )
     BUILDER.write_markdown(source, html)
     picture = "*Picture, only on [the HTML page](a.html): y & z against x.*"
-    assert (html / "a.md").read_text() == f"# A page\n\n{picture}\n\n$$\nx^2\n$$\n\n**Pairs**\n\nwords\n{code}"
+    assert (html / "a.md").read_text() == f"# A page\n\n{picture}\n\n$$\nx^2\n$$\n\n**Pairs**\n\nwords\n{shown}"
     assert "- [A page](a.md)" in (html / "llms.txt").read_text()
+    inner = BUILDER.markdown.plain_markdown("![Curves](curves.png)", Path("losses/a.md"))
+    assert inner == "![Curves](../_images/curves.png)"
 
 
 def test_the_reference_as_markdown_has_every_name_with_its_arguments() -> None:

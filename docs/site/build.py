@@ -28,6 +28,7 @@ OTHERS = {
     "changelog": ROOT / "CHANGELOG.md",
 }
 UNSEARCHED = ("changelog",)  # it names everything, and would come before the page that explains it
+FIGURES = (DOCS.resolve(), (ROOT / "results").resolve())  # folders of figures that pages show
 API = Path("reference/api.md")
 # Blocks, and calls such as `CATALOGUE["dystress"]("cifar10")`, which look like a link
 _CODE = re.compile(r"(^```.*?^```$|`[^`\n]*\]\([^`\n]*`)", re.DOTALL | re.MULTILINE)
@@ -39,7 +40,7 @@ def build(out: Path) -> None:
     source = out / "source"
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(SITE, source, ignore=shutil.ignore_patterns("__pycache__", "build.py", "generated"))
-    for path in [*DOCS.glob("*.png"), *DOCS.glob("*.svg")]:
+    for path in (path for folder in FIGURES for ending in ("png", "svg") for path in folder.glob(f"*.{ending}")):
         shutil.copy(path, source / path.name)
     pages = {path.stem: path for path in DOCS.glob("*.md")} | OTHERS
     for name, path in pages.items():
@@ -89,7 +90,7 @@ def _relink(path: Path, pages: Mapping[str, Path]) -> str:
         target = (path.parent / found[1]).resolve()
         if target in names:
             return f"]({names[target]}.md{found[2] or ''})"
-        if target.suffix in (".png", ".svg") and target.parent == DOCS.resolve():
+        if target.suffix in (".png", ".svg") and target.parent in FIGURES:
             return f"]({target.name})"
         shown = target.relative_to(ROOT.resolve()) if target.is_relative_to(ROOT.resolve()) else Path(found[1])
         return f"](file:{shown})"
@@ -141,9 +142,7 @@ def write_markdown(source: Path, html: Path) -> None:
     lines = ["# contrapose", "", "> Contrastive losses with temperature, hardness and balance as choices.", ""]
     for path in sorted(source.rglob("*.md")):
         name = path.relative_to(source)
-        text = (
-            reference.api_markdown() if name == API else markdown.plain_markdown(path.read_text(), f"{name.stem}.html")
-        )
+        text = reference.api_markdown() if name == API else markdown.plain_markdown(path.read_text(), name)
         (html / name).write_text(text)
         title = next((line[2:] for line in text.splitlines() if line.startswith("# ")), name.stem)
         lines.append(f"- [{title}]({name})")

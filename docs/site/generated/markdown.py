@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from html import unescape
+from pathlib import PurePath
 
 _FENCE = re.compile(r"(?P<marks>`{3,})(?:\{(?P<directive>[\w-]+)\} ?)?(?P<argument>.*)")
 _FRONT_MATTER = re.compile(r"\A---\n.*?^---\n+", re.DOTALL | re.MULTILINE)  # settings of a page for Sphinx
+_FIGURE = re.compile(r"(!\[[^\]\n]*\]\()([\w-]+\.(?:png|svg)\))")
 _LABEL = re.compile(r'<svg[^>]* aria-label="([^"]*)"')
 
 
-def plain_markdown(text: str, page: str) -> str:
+def plain_markdown(text: str, page: PurePath) -> str:
     """Return a page's text without directives: a card becomes a section, a formula one between dollar signs, a drawing a link to
-    the HTML page."""
-    return "\n".join(_plain(_FRONT_MATTER.sub("", text).split("\n"), page))
+    the HTML page. Sphinx has copied the figures into one folder."""
+    plain = "\n".join(_plain(_FRONT_MATTER.sub("", text).split("\n"), f"{page.stem}.html"))
+    return _FIGURE.sub(rf"\1{'../' * (len(page.parts) - 1)}_images/\2", plain)
 
 
 def _plain(lines: Sequence[str], page: str) -> Iterator[str]:
