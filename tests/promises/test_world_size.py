@@ -17,10 +17,22 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.distributed import gather
-from contrapose.losses import balanced, cacr, clip, dclw, fnc, margin_mse, nt_xent, siglip, soft_nt_xent, sogclr, supcon
+from contrapose.losses import (
+    balanced,
+    cacr,
+    clip,
+    dclw,
+    fastclip,
+    fnc,
+    margin_mse,
+    nt_xent,
+    siglip,
+    soft_nt_xent,
+    sogclr,
+    spread_out,
+    supcon,
+)
 from contrapose.pairs import Pairs, cross, guide_targets, guided, self_guided, two_views, views
-from contrapose.losses import balanced, cacr, clip, dclw, fastclip, fnc, nt_xent, siglip, sogclr, spread_out, supcon
-from contrapose.pairs import Pairs, cross, guided, two_views, views
 from contrapose.pairs.negatives import hardest
 from contrapose.temperature import arctanh, cosine, learned, learned_number
 
