@@ -21,11 +21,11 @@ from contrapose.reduce import Block, Count, Scale, SoftplusSum, choose, memory
 
 MEASURE = """
 import resource, sys, torch
-from contrapose.losses import nt_xent
-from contrapose.pairs import two_views
+from contrapose import guide_targets, nested, nt_xent, self_guided, soft_nt_xent, two_views
 def step(m):
     z = torch.randn(m, 64, requires_grad=True)
-    nt_xent(two_views(z, z.detach() + 0.1), temperature=0.2).backward()
+    pairs = two_views(z, z.detach() + 0.1)
+    LOSS.backward()
 step(64)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 step(int(sys.argv[1]))
@@ -34,11 +34,19 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 
 @pytest.mark.thorough
-def test_memory_does_not_grow_with_the_square() -> None:
-    """16,384 anchors: the matrix alone is 1 GiB in float32."""
+@pytest.mark.parametrize(
+    ("loss", "samples", "limit"),
+    [
+        ("nt_xent(pairs, temperature=0.2)", 8192, 300),  # the matrix alone is 1 GiB in float32
+        # 256 MiB for each matrix, and the guide's is a second one
+        ("soft_nt_xent(pairs, targets=guide_targets(two_views(torch.randn(m, 32), torch.randn(m, 32))))", 4096, 200),
+        ("nested(nt_xent, dims=(32, 64))(pairs, temperature=0.2, negatives=self_guided())", 4096, 200),
+    ],
+)
+def test_memory_does_not_grow_with_the_square(loss: str, samples: int, limit: int) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
-    mebibytes = subprocess.check_output([sys.executable, "-c", MEASURE, "8192"], text=True)
-    assert int(mebibytes) < 300
+    mebibytes = subprocess.check_output([sys.executable, "-c", MEASURE.replace("LOSS", loss), str(samples)], text=True)
+    assert int(mebibytes) < limit
 
 
 @pytest.mark.parametrize("per_anchor", [False, True])
