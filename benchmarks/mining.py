@@ -82,12 +82,14 @@ def ways_of(device: torch.device) -> dict[str, Way]:
     return ways
 
 
-def embeddings(count: int, width: int, device: torch.device, seed: int) -> Tensor:
-    """Return unit vectors around 1,000 centres, so that most queries have close neighbours."""
-    generator = torch.Generator(device).manual_seed(seed)
-    centres = torch.randn(1000, width, device=device, generator=torch.Generator(device).manual_seed(0))
-    group = torch.randint(1000, (count,), device=device, generator=generator)
-    return unit(centres[group] + torch.randn(count, width, device=device, generator=generator))
+def embeddings(queries: int, documents: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return unit vectors of documents around 1,000 centres, and of queries around their documents."""
+    generator = torch.Generator(device).manual_seed(0)
+    centres = torch.randn(1000, width, device=device, generator=generator)
+    group = torch.randint(1000, (documents,), device=device, generator=generator)
+    known = unit(centres[group] + torch.randn(documents, width, device=device, generator=generator))
+    noise = torch.randn(queries, width, device=device, generator=generator) / width**0.5
+    return unit(known[:queries] + noise), known
 
 
 def measure(way: Way, queries: Tensor, documents: Tensor, k: int) -> tuple[float, int, Tensor]:
@@ -122,8 +124,7 @@ def main() -> None:
     name = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
     about = {"machine": name, "torch": torch.__version__, "threads": torch.get_num_threads(), **vars(options)}
     print(json.dumps(about), flush=True)
-    documents = embeddings(options.documents, options.width, device, seed=1)
-    queries = embeddings(options.queries, options.width, device, seed=2)
+    queries, documents = embeddings(options.queries, options.documents, options.width, device)
     ways = ways_of(device)
     records: dict[str, dict[str, Any]] = {way: {"way": way, "seconds": []} for way in ways}
     negatives: dict[str, Tensor] = {}

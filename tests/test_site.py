@@ -306,7 +306,6 @@ def test_every_public_name_has_an_example_and_parts_have_a_page() -> None:
     results = {
         "Gap",
         "Histograms",
-        "MinedNegatives",
         "Penalties",
         "RepulsionGap",
         "Separation",

@@ -26,7 +26,7 @@ def test_all_ways_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert by_way["mine"]["ratio"] == 1
     assert by_way["torch"]["same"] > 0.99
     assert by_way["mine, without copies"]["same"] == 1
-    assert by_way["mine, margin"]["same"] < 0.5  # documents are more similar than a random positive
+    assert 0 < by_way["mine, margin"]["same"] < 1  # some queries are closer to other documents than to their own
     assert all(record["seconds"] > 0 for record in records)
 
 

@@ -20,7 +20,12 @@ Indices = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
 @dataclass(frozen=True, eq=False)
 class MinedNegatives:
-    """Hard negatives of q queries, the most similar first; created by `mine`."""
+    """Hard negatives of q queries, the most similar first; created by `mine`.
+
+    >>> mined = mine(torch.eye(3), torch.eye(3), k=1, max_similarity=0.5)
+    >>> mined.counts.tolist(), mined.dropped["own"]
+    ([1, 1, 1], 3)
+    """
 
     indices: Tensor  # (q, k) rows of the documents; -1 where a query has fewer than k negatives
     similarities: Tensor  # (q, k) cosine to the query; -inf where there is no negative
