@@ -123,7 +123,7 @@ def measured(name: str) -> Iterator[str]:
         protocols = [row.protocol for row in rows]
         rows = [row for row in recorded_rows() if row in rows or (row.is_baseline and row.protocol in protocols)]
         yield "\n## In our runs\n\nCIFAR-10 unless it says otherwise; accuracy of the last epoch in per cent, with the standard"
-        yield "deviation between seeds if there are several. The rows of NT-Xent have its best temperature of those that were run."
+        yield "deviation between seeds if there are several. NT-Xent's rows have its best temperature of those that were run."
         yield "[Evidence](../evidence.md) has the settings, and the other losses."
         yield "\n| protocol | loss | accuracy | runs |\n|---|---|---|---|"
         yield from (row.text for row in rows)
