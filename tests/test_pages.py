@@ -17,6 +17,7 @@ import pytest
 from pages import ROOT, Block, blocks, command_lines, own_arguments, parse
 
 from contrapose.lab.cli import main
+from contrapose.lab.studies import STUDIES
 
 DOCS = ROOT / "docs"
 Names = dict[str, Any]
@@ -162,6 +163,11 @@ def test_the_table_of_imbalanced_classes_is_that_of_the_evidence() -> None:
     shown = re.findall(r"\b\d\d\.\d\d\b", section)
     assert len(shown) == 14
     assert all(f"[{accuracy}](" in evidence for accuracy in shown)
+
+
+def test_the_number_of_studies_is_on_the_page() -> None:
+    (count,) = re.findall(r"Each of (\d+) tables", (DOCS / "command-line.md").read_text())
+    assert int(count) == len(STUDIES)
 
 
 def test_every_extra_is_on_the_page() -> None:
