@@ -3,7 +3,9 @@ A batch that does not fit into memory (GradCache)
 =================================================
 
 A contrastive loss needs the embeddings of a whole batch, but not all of the encoder's activations at once. ``large_batch``
-encodes one micro-batch at a time, twice, and the gradients are those of the whole batch.
+encodes one micro-batch at a time, twice, and the gradients are those of the whole batch, as long as the encoder treats its
+samples independently. Layer norm and group norm do; batch norm does not, since its statistics are those of a micro-batch, and
+nothing warns of it.
 """
 
 import matplotlib.pyplot as plt

@@ -6,9 +6,11 @@ import importlib
 import math
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import evidence_page
 import pytest
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from torch import Tensor
 import contrapose
 from contrapose import losses
 from contrapose.losses import CATALOGUE
+from contrapose.pairs import from_similarities
 
 TEXTS = tomllib.loads((Path(__file__).parents[1] / "docs" / "losses.toml").read_text(encoding="utf-8"))
 OBJECTIVES, METHODS = TEXTS["objectives"], TEXTS["catalogue"]
@@ -63,7 +66,7 @@ def test_an_objective_has_all_keys_and_no_other(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_of_the_catalogue_says_what_its_settings_change(name: str) -> None:
     text = METHODS[name]
-    assert {"does", "use"} <= set(text) <= {"does", "use", "avoid", "formula", "where", "example"}
+    assert {"does", "use"} <= set(text) <= {"does", "use", "avoid", "formula", "where", "example", "paper"}
     assert all(text[key].endswith(".") for key in {"does", "use", "avoid", "where"} & set(text))
 
 
@@ -97,6 +100,44 @@ def _evaluate(expression: str, z: Tensor) -> tuple[Tensor, Tensor]:
     # A different factor for each anchor, so that gradients of single anchors are compared if there are several values.
     (gradient,) = torch.autograd.grad((value * torch.arange(1, value.numel() + 1)).sum(), z)
     return value.detach(), gradient
+
+
+@pytest.mark.parametrize("objective", [contrapose.nt_xent, contrapose.dcl])
+@pytest.mark.parametrize("detach", [True, False])
+def test_the_forces_are_those_of_the_texts(objective: Callable[..., Tensor], detach: bool) -> None:
+    """The pull is (1 - P)/τ(s⁺), a push p/τ(s); P is 0 in DCL, and without `detach` 1/τ becomes the derivative of s/τ(s)."""
+    positive = torch.tensor([[0.7]], dtype=torch.float64, requires_grad=True)
+    negatives = torch.linspace(-0.9, 0.6, 7, dtype=torch.float64)[None].requires_grad_()
+
+    def forces(temperature: Any) -> tuple[Tensor, Tensor]:
+        loss = objective(from_similarities(positive, negatives), temperature=temperature)
+        pull, push = torch.autograd.grad(loss, [positive, negatives])
+        return -pull, push
+
+    pull, push = forces(0.2)
+    torch.testing.assert_close(pull.sum(), push.sum())
+    low, high = 0.07, 0.2
+    pull, push = forces(contrapose.cosine(low, high, detach=detach))
+    s = torch.cat([positive, negatives], dim=1).detach()[0].requires_grad_()
+    tau = low + (high - low) * torch.sin(math.pi * s / 2) ** 2
+    (slope,) = torch.autograd.grad((s / tau).sum(), s)
+    factor = 1 / tau if detach else slope
+    weight = torch.exp(s / tau) * torch.tensor([float(objective is contrapose.nt_xent), *[1.0] * 7])
+    p = weight / weight.sum()
+    torch.testing.assert_close(pull[0], (1 - p[:1]) * factor[:1])
+    torch.testing.assert_close(push[0], p[1:] * factor[1:])
+    assert abs(float(push.sum() / pull.sum()) - 1) > 0.1
+
+
+def test_the_gains_of_dystress_are_those_of_the_records() -> None:
+    def gain(protocol: evidence_page.Protocol, over: str = "NT-Xent, τ = 0.5 (SimCLR)") -> str:
+        return f"{evidence_page.accuracy(protocol, 'DySTreSS') - evidence_page.accuracy(protocol, over):.1f}"
+
+    text = " ".join(METHODS["dystress"]["use"].split())
+    assert f"it was {gain(evidence_page.SIMCLR)} points above NT-Xent at 0.5" in text
+    assert f"(two seeds; {gain(evidence_page.EACH)} with batch norm over each view)" in text
+    assert f"{gain(evidence_page.CIFAR100)} on CIFAR-100 (one seed)" in text
+    assert f"MACL was {gain(evidence_page.SIMCLR, 'MACL').removeprefix('-')} above it" in text
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

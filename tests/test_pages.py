@@ -20,6 +20,7 @@ from pages import ROOT, Block, blocks, command_lines, own_arguments, parse
 
 from contrapose.lab.cli import main
 from contrapose.lab.modalities.images.imbalance import cacr_exponential, cacr_linear
+from contrapose.lab.studies import STUDIES
 
 DOCS = ROOT / "docs"
 Names = dict[str, Any]
@@ -199,6 +200,11 @@ def share_and_accuracy(protocol: evidence_page.Protocol, name: str) -> tuple[str
         records = map(json.loads, (result.folder / "records.jsonl").read_text().splitlines())
         shares.append([record["push_on_hardest_1pct"] for record in records if "push_on_hardest_1pct" in record][-1])
     return f"{100 * mean(shares):.0f}", f"{mean(result.accuracy for result in results):.2f}"
+
+
+def test_the_number_of_studies_is_on_the_page() -> None:
+    (count,) = re.findall(r"Each of (\d+) tables", (DOCS / "command-line.md").read_text())
+    assert int(count) == len(STUDIES)
 
 
 def test_every_extra_is_on_the_page() -> None:

@@ -274,6 +274,26 @@ def test_pages_have_the_recorded_accuracies() -> None:
     assert not list(BUILDER.losses.measured("swav"))
 
 
+def test_recorded_accuracies_stand_beside_those_of_nt_xent() -> None:
+    def rows(name: str) -> list[str]:
+        return [line for line in BUILDER.losses.measured(name) if re.match(r"\| [^|]+ \| [^|]+ \| \d", line)]
+
+    assert len(rows("dystress")) == 6
+    for protocol in (evidence_page.SIMCLR, evidence_page.EACH, evidence_page.CIFAR100):
+        recorded = evidence_page.accuracy(protocol, "NT-Xent, τ = 0.5 (SimCLR)")
+        (row,) = (row for row in rows("dystress") if row.startswith(f"| {protocol.title} | NT-Xent"))
+        assert f" {recorded:.2f} " in row
+    assert rows("hard_simple")[0].startswith("| A memory bank | NT-Xent, τ = 0.2 |")
+    assert not [row for row in rows("balanced") if "NT-Xent" in row]  # none was run
+
+
+def test_a_loss_page_names_the_command_of_its_figure_and_the_paper_first(tmp_path: Path) -> None:
+    text = "\n".join(BUILDER.losses.loss_page("dystress", tmp_path))
+    assert "](dystress.png)\n\nMade by `contrapose explain dystress --vs simclr`." in text
+    assert "## Source\n\nS. Manna et al., Dynamically Scaled Temperature" in text
+    assert "Its objective: T. Chen" in text
+
+
 def test_pages_have_the_costs_of_the_benchmark(tmp_path: Path) -> None:
     rows = [
         {"device": "NVIDIA H200", "torch": "2.11.0"},

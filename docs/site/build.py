@@ -116,19 +116,18 @@ def moving_page() -> str:
     lines += ["line of the loss changes. If your loop expects a module, write"]
     lines += ["`criterion = Loss(nt_xent, temperature=0.5)`, called with `(z1, z2)`."]
     lines += ["", "```python"]
-    lines += [
-        "from contrapose import Loss, barlow_twins, clip, cross, dcl, dclw, nt_xent, siglip, supcon, two_views, vicreg, views"
-    ]
+    lines += ["from contrapose import Loss, barlow_twins, clip, cross, dcl, dclw, nt_xent, queue, siglip"]
+    lines += ["from contrapose import supcon, two_views, vicreg, views"]
     lines += ["```"]
     for library in tomllib.loads((DOCS / "moving.toml").read_text())["library"]:
         lines += [
             "",
             f"## {library['title']}",
             "",
-            library.get("note", ""),
+            f"Checked with {library['title']} {library['version']}. {library['note']}",
             "",
             "```python",
-            library["setup"],
+            library["setup"].strip(),
             "```",
             "",
         ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import mean, stdev
@@ -71,8 +72,7 @@ def loss_page(name: str, folder: Path) -> Iterator[str]:
     yield f"\n```{{math}}\n{formula}\n```\n\n{own.get('where', general.get('where', ''))}"
     yield f"\n## What it does\n\n{prose(general['does'].strip())}"
     yield f"\n{prose(own.get('does', '').strip())}"
-    figure = list(_figure(name, folder))
-    yield from figure
+    yield from _figure(name, folder)
     yield "\n## When to use it"
     for key in ("use", "avoid"):
         text = prose((own.get(key) or general.get(key, "")).strip())
@@ -83,14 +83,19 @@ def loss_page(name: str, folder: Path) -> Iterator[str]:
         yield "\n".join(f"| `{case['settings']}` | `{case['same_as']}` |" for case in general["equals"])
     yield f"\n## Example\n\n```python\n{own.get('example', general['example']).strip()}\n```"
     if method is not None:
-        explained = f", `contrapose explain {name}`" if figure else ""
-        yield f"\nOn the command line: `contrapose train --loss {name}`{explained}."
+        yield f"\nOn the command line: `contrapose train --loss {name}`."
     yield from measured(name)
     yield from cost(name)
-    yield f"\n## Source\n\n{general['paper']}; {general['equation']}."
+    yield f"\n## Source\n\n{_source(own, general)}"
     if general.get("differs"):
         yield f"\n{prose(general['differs'].strip())}"
     yield f"\nArguments: [{objective}](#contrapose.{objective})." if hasattr(contrapose, objective) else ""
+
+
+def _source(own: Mapping[str, str], general: Mapping[str, str]) -> str:
+    """Return the paper of an objective; first that of the method, if another paper proposes it."""
+    source = f"{general['paper']}; {general['equation']}."
+    return f"{own['paper']}. Its objective: {source}" if "paper" in own else source
 
 
 def settings(method: Method) -> str:
@@ -108,17 +113,21 @@ def _figure(name: str, folder: Path) -> Iterator[str]:
     except ValueError:
         return
     yield f"\n![{name} beside NT-Xent: temperature, push and pull]({name}.png)\n"
+    yield f"Made by `contrapose explain {' --vs '.join((name, *others))}`. In words:\n"
     yield "\n".join(f"- {sentence}" for sentence in explanation.words()[name][1:])
 
 
 def measured(name: str) -> Iterator[str]:
-    """Yield the accuracies of a loss in our recorded runs, if there are any."""
-    rows = [row for loss, row in recorded_rows() if loss == name]
+    """Yield the accuracies of a loss in our recorded runs, if there are any, beside those of NT-Xent at its best temperature."""
+    rows = [row for row in recorded_rows() if row.loss == name]
     if rows:
+        protocols = [row.protocol for row in rows]
+        rows = [row for row in recorded_rows() if row in rows or (row.is_baseline and row.protocol in protocols)]
         yield "\n## In our runs\n\nCIFAR-10 unless it says otherwise; accuracy of the last epoch in per cent, with the standard"
-        yield "deviation between seeds if there are several. [Evidence](../evidence.md) has the settings, and the other losses."
+        yield "deviation between seeds if there are several. NT-Xent's rows have its best temperature of those that were run."
+        yield "[Evidence](../evidence.md) has the settings, and the other losses."
         yield "\n| protocol | loss | accuracy | runs |\n|---|---|---|---|"
-        yield from rows
+        yield from (row.text for row in rows)
 
 
 def cost(name: str, path: Path = COSTS) -> Iterator[str]:
@@ -139,17 +148,28 @@ def cost(name: str, path: Path = COSTS) -> Iterator[str]:
         yield f"| {row['n']:,} | {figures} |"
 
 
+@dataclass(frozen=True)
+class RecordedRow:
+    """A row of the table of recorded accuracies."""
+
+    loss: str  # its name, without settings
+    protocol: str
+    text: str
+    is_baseline: bool  # NT-Xent with the highest accuracy of its protocol
+
+
 @cache
-def recorded_rows() -> list[tuple[str, str]]:
-    """Return the name of the loss and a row of a table for each loss and protocol of the evidence page."""
-    return [
-        (
-            json.loads((results[0].folder / "run.json").read_text())["loss"].partition("(")[0],
-            f"| {protocol.title} | {printed} | {_mean(results)} | {len(results)} |",
-        )
-        for protocol in evidence_page.PROTOCOLS
-        for printed, results in evidence_page.averages(protocol.results()).items()
-    ]
+def recorded_rows() -> list[RecordedRow]:
+    """Return a row for each loss and protocol of the evidence page, the most accurate of a protocol first."""
+    rows = []
+    for protocol in evidence_page.PROTOCOLS:
+        averages = evidence_page.averages(protocol.results())
+        baseline = next((printed for printed in averages if printed.startswith("NT-Xent, ")), None)
+        for printed, results in averages.items():
+            loss = json.loads((results[0].folder / "run.json").read_text())["loss"].partition("(")[0]
+            text = f"| {protocol.title} | {printed} | {_mean(results)} | {len(results)} |"
+            rows.append(RecordedRow(loss, protocol.title, text, printed == baseline))
+    return rows
 
 
 def _mean(results: Sequence[Any]) -> str:

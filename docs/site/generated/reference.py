@@ -40,9 +40,11 @@ of a check; [benchmarks](../benchmarks.md#conformance-is-a-criterion-correct) ex
 """
 _STUDIES = """# Studies
 
-A study reproduces a table or a figure of a paper: `contrapose study run NAME`. There are {count} of them. The verdicts below are
-those of the runs that we recorded; [results](results.md) has their commands and all numbers. Studies without a verdict were not
-run. "Undecided" means that the difference is smaller than the claim's margin or than two standard errors.
+A study reproduces a table, a figure or a theorem of a paper: `contrapose study run NAME`. There are {count} of them. The
+verdicts below are those of the runs that we recorded; [results](results.md) has their commands and all numbers. Studies without a
+verdict were not run. "Undecided" means that the difference is smaller than the claim's margin or than two standard errors. "Older
+runs" are those of version 0.1, which did not record the study's own quantity, such as the accuracy of the paper's probe; the
+verdict is on the quantity that is named instead.
 
 ## Recorded verdicts
 
@@ -192,7 +194,8 @@ def verdicts() -> list[tuple[str, str, str, str]]:
         heading = re.match(r"[^:\n]+: (?P<topic>[^\n(]+) \(`(?P<study>\w+/[\w-]+)`", section)
         for row in _VERDICT.finditer(section):
             # A claim without a run on one side says nothing.
-            if heading and not (row["verdict"] == "undecided" and "nothing" in row["figures"]):
+            without_run = "no result" in row["figures"] or "nothing" in row["figures"]
+            if heading and not (row["verdict"] == "undecided" and without_run):
                 study = f"{row['study'] or heading['study']}, {heading['topic']}"
                 found.append((study, row["verdict"], row["claim"], row["figures"]))
     return found

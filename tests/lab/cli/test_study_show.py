@@ -46,8 +46,9 @@ def test_the_recorded_runs_of_a_clone_are_found(
     text = show(capsys, "dystress/table3", tmp_path)
     assert re.search(r"^  DySTreSS +85.68 +56.57$", text, re.M)
     assert "    8 runs on CIFAR-10, without CIFAR-100; precision fp32 → bf16\n" in text
-    # The others were recorded with joint batch norm statistics.
     assert "    4 of 8 runs: 73 min of training on one NVIDIA H200, all beside another run (recorded)\n" in text
+    # The others were recorded with joint batch norm statistics.
+    assert "    with --set norm_views=together: 6 of 8 runs, 314 to 546 s each on one NVIDIA H200 (recorded)\n" in text
     assert "    4 of 16 runs: " in text
     assert "10 runs: 19 min of training" in show(capsys, "behaviour/table1", tmp_path)
 
@@ -98,6 +99,26 @@ def test_times_come_from_the_records(
         "not run yet; a run takes up to 20 min on one NVIDIA Abacus beside another run, like recorded runs of its kind"
     )
     assert estimate in " ".join(text.split())
+
+
+def test_runs_with_the_former_batch_norm_have_a_line_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    table = (ROOT / "results/README.md").read_text().split("(`cacr/table2`)")[1].split("\n## ")[0]
+    seconds = [int(row.rpartition("|")[2]) for row in re.findall(r"^(\| [^\n]*-[0-9a-f]{8} \|.*\d) \|$", table, re.M)]
+    text = show(capsys, "cacr/table2", tmp_path)
+    short = " ".join(text.split("--scale short\n")[1].split("contrapose study run")[0].split())
+    assert "not run yet" in short
+    times = f"{len(seconds)} of 18 runs, {min(seconds)} to {max(seconds)} s each on one NVIDIA H200, all beside another run (recorded)"
+    assert f"with --set norm_views=together: {times}" in short
+    monkeypatch.chdir(tmp_path)
+    assert "norm_views" not in show(capsys, "cacr/table2", tmp_path)
+    # The other way round: a study of a preset with joint statistics.
+    run = next(iter(find("behaviour/equation6").plan("short").runs(1).values()))
+    record(tmp_path, replace(run, norm_views="each"), seconds=3.0)
+    text = show(capsys, "behaviour/equation6", tmp_path)
+    assert "    with --set norm_views=each: 1 of 2 runs, 150 s each on one NVIDIA Abacus (recorded)\n" in text
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -162,7 +162,7 @@ def test_above_most() -> None:
     assert claim(measured({"a": 3.0, "b": 4.0, "c": 5.0, "d": 1.0})).outcome == FAILS
     assert claim(measured({"a": 3.0, "b": 1.0, "c": 2.0, "d": 3.05, "e": 4.0})).outcome == UNDECIDED  # two of four
     unfinished = claim(measured({"a": 3.0, "b": 1.0, "c": 2.0}, ("d", "e")))
-    assert (unfinished.outcome, "is above 2 of 2; nothing of d, e" in unfinished.evidence) == (UNDECIDED, True)
+    assert (unfinished.outcome, "is above 2 of 2; no result of d, e" in unfinished.evidence) == (UNDECIDED, True)
     assert claim(measured({"b": 1.0, "c": 2.0})).outcome == UNDECIDED
 
 

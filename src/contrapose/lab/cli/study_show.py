@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tyro.conf import Positional
 
 from contrapose.lab.cli.progress import format_duration
 from contrapose.lab.counts import count_of
-from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS
+from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS, FRAMEWORKS
 from contrapose.lab.studies import SCALES, Row, Study, find
 from contrapose.lab.studies.durations import Durations, RecordedRun
 from contrapose.lab.studies.protocol import describe_study
@@ -150,6 +150,8 @@ def _print_scales(study: Study, root: Path) -> None:
         settings = "; the printed settings" if scale == "paper" else ""
         print(_wrap(f"{_count(runs)} {describe_changes(plan)}{settings}", "    "))
         print(_wrap(describe_time(list(runs.values()), durations), "    "))
+        for line in _times_of_other_views(list(runs.values()), durations):
+            print(_wrap(line, "    "))
 
 
 def recorded_durations(root: Path) -> Durations:
@@ -166,6 +168,22 @@ def describe_time(runs: Sequence[Run], durations: Durations) -> str:
         beside = f", {'all' if shared == len(recorded) else shared} beside another run" if shared else ""
         return f"{count}: {_training_time(recorded)}{beside} (recorded)"
     return f"not run yet{_per_run(runs, durations)}"
+
+
+def _times_of_other_views(runs: Sequence[Run], durations: Durations) -> Iterable[str]:
+    """Yield how long recorded runs took that differ from these only in `norm_views`, whose default has changed."""
+    affected = [run for run in runs if FRAMEWORKS[run.framework].uses("norm_views")]
+    for norm_views in ("together", "each"):
+        others = [replace(run, norm_views=norm_views) for run in affected if run.norm_views != norm_views]
+        recorded = [record for run in others if (record := durations.of(run)) is not None]
+        if recorded:
+            seconds = sorted(round(record.seconds) for record in recorded)
+            each = f"{seconds[0]:,} to {seconds[-1]:,} s" if seconds[0] < seconds[-1] else f"{seconds[0]:,} s"
+            # The first records do not say whether another run used the device, so a part of the runs would be a wrong count.
+            where = _devices(recorded) + (
+                ", all beside another run" if all(record.shared for record in recorded) else ""
+            )
+            yield f"with --set norm_views={norm_views}: {len(recorded)} of {_count(runs)}, {each} each on {where} (recorded)"
 
 
 def _per_run(runs: Sequence[Run], durations: Durations) -> str:
@@ -187,8 +205,11 @@ def describe_estimate(runs: Sequence[Run], durations: Durations) -> str:
 
 
 def _training_time(recorded: Sequence[RecordedRun]) -> str:
-    devices = " and ".join(dict.fromkeys(map(_device, recorded)))
-    return f"{format_duration(sum(record.seconds for record in recorded))} of training on {devices}"
+    return f"{format_duration(sum(record.seconds for record in recorded))} of training on {_devices(recorded)}"
+
+
+def _devices(recorded: Sequence[RecordedRun]) -> str:
+    return " and ".join(dict.fromkeys(map(_device, recorded)))
 
 
 def _device(record: RecordedRun) -> str:

@@ -30,7 +30,7 @@ Claim = Callable[[Results], Verdict]
 def describe_cell(cell: Cell) -> str:
     """Return a cell in words: mean, standard deviation and number of seeds."""
     if not cell.values:
-        return "nothing"
+        return "no result"
     spread = f" ± {cell.spread:.2f} ({len(cell.values)} seeds)" if len(cell.values) > 1 else " (one seed)"
     return f"{cell.mean:.2f}{spread}"
 
@@ -100,7 +100,7 @@ def is_above_most(row: str, others: Sequence[str], quantity: str = "", *, margin
             above, below = (compared.count(outcome) > len(compared) / 2 for outcome in (HOLDS, FAILS))
             outcomes.append(HOLDS if above else FAILS if below else UNDECIDED)
             missing = [name for name, cell in cells.items() if not cell.values]
-            rest = f"; nothing of {', '.join(missing)}" if missing else ""
+            rest = f"; no result of {', '.join(missing)}" if missing else ""
             count = f"{compared.count(HOLDS)} of {len(compared) - len(missing)}"
             evidence.append(f"{data_set}: {describe_cell(own)} is above {count}{rest}")
         statement = f"{row} is above most of the others"
@@ -122,7 +122,7 @@ def is_near_best(row: str, others: Sequence[str], quantity: str = "", *, within:
             # Rows that have not run yet could still refute the claim.
             outcomes += [UNDECIDED] * (not results.complete(others, quantity, data_set))
             best = max(measured, key=lambda name: measured[name].mean, default="")
-            top = f"{best} {describe_cell(measured[best])}" if best else "nothing"
+            top = f"{best} {describe_cell(measured[best])}" if best else "no result"
             evidence.append(f"{data_set}: {describe_cell(own)} against {top}")
         statement = f"{row} is at most {within:g} below the best of {of}"
         return Verdict(statement, _on_all(outcomes), "; ".join(evidence))

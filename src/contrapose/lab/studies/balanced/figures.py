@@ -110,7 +110,7 @@ def _best_setting(
 
 
 def _describe_setting(setting: tuple[int, int], cell: Cell) -> str:
-    return f"{describe_cell(cell)} at α = {setting[0]}, λ = {setting[1]}" if cell.values else "nothing"
+    return f"{describe_cell(cell)} at α = {setting[0]}, λ = {setting[1]}" if cell.values else "no result"
 
 
 def _when_complete(results: Results, outcome: str, *kinds: str) -> str:

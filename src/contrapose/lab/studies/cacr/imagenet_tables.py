@@ -44,7 +44,7 @@ def _gains_with_epochs(results: Results) -> tuple[bool | None, str]:
     """Decide whether accuracy rises with the number of epochs. In Table 16, each number of epochs is a "data set"."""
     means = [results.cell(CACR_K4, "", data_set).mean for data_set in results.sets]
     measured = [value for value in means if not math.isnan(value)]
-    evidence = ", ".join(f"{value:.2f}" for value in measured) or "nothing"
+    evidence = ", ".join(f"{value:.2f}" for value in measured) or "no result"
     return (measured == sorted(measured) if len(measured) > 2 else None), evidence
 
 

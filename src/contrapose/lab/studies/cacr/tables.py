@@ -51,7 +51,7 @@ def _loses_less(results: Results) -> tuple[bool | None, str]:
             advantages.append(loss_cl - loss_cacr)
             evidence.append(f"{data_set}: {CACR_K4} loses {loss_cacr:.2f}, {CL} {loss_cl:.2f}")
     yes, no = bool(advantages) and all(a > 0.3 for a in advantages), any(a < -0.3 for a in advantages)
-    return True if yes else False if no else None, "; ".join(evidence) or f"nothing of both {CACR_K4} and {CL}"
+    return True if yes else False if no else None, "; ".join(evidence) or f"no result of both {CACR_K4} and {CL}"
 
 
 _T_NEG_K4 = sweep_t("K = 4, t⁻", "cacr(t_neg={t})", printed.TABLE13_K4, series="K = 4")
