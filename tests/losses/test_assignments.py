@@ -371,7 +371,7 @@ def test_tensors_and_pairs_are_refused_with_what_to_pass() -> None:
         ("swav(iterations=2.5)", "iterations: expected a whole number of at least 1, got 2.5"),
         ("swav(temperature=-1)", "temperature: expected a number above 0, got -1.0"),
         ("dino(teacher_temperature=0)", "teacher_temperature: expected a number above 0, got 0.0"),
-        ("dino(teacher_temperature=cosine(0.1, 0.2))", "teacher_temperature: expected a number, got Cosine("),
+        ("dino(teacher_temperature=cosine(0.1, 0.2))", "teacher_temperature: expected a number, got cosine("),
         ("dino(epsilon=0.1)", "dino has the settings temperature, teacher_temperature, got 'epsilon'"),
         ("dino(teacher_temperature=warmup(epochs=0))", "epochs: expected a number above 1, got 0.0"),
     ],

@@ -37,6 +37,11 @@ class _SampleState(State):
         self.size, self.towers, self.gamma = size, towers, gamma
         self.register_buffer("log_average", torch.full((towers * size,), -torch.inf))
 
+    @property
+    def is_scheduled(self) -> bool:  # type: ignore[override]
+        """Whether γ depends on the epoch."""
+        return isinstance(self.gamma, Schedule)
+
     def _current_gamma(self, gamma: float | None) -> float:
         current = self.gamma if gamma is None else gamma
         if isinstance(current, Schedule):
@@ -140,7 +145,7 @@ class PerSample(_SampleState):
     @property
     def is_scheduled(self) -> bool:  # type: ignore[override]
         """Whether γ or c depends on the epoch."""
-        return isinstance(self.gamma, Schedule) or isinstance(self.scale, Schedule)
+        return super().is_scheduled or isinstance(self.scale, Schedule)
 
     def settings(self, batch: AnyPairs) -> dict[str, Any]:
         """Return the keyword arguments of `sogclr` for these pairs: temperature, log_average and gamma."""
@@ -198,11 +203,6 @@ class MovingAverage(_SampleState):
 
     def __init__(self, size: int, *, towers: int = 2, gamma: float | Schedule = 0.8) -> None:
         super().__init__(size, towers=towers, gamma=gamma)
-
-    @property
-    def is_scheduled(self) -> bool:  # type: ignore[override]
-        """Whether γ depends on the epoch."""
-        return isinstance(self.gamma, Schedule)
 
     def settings(self, batch: AnyPairs) -> dict[str, Any]:
         """Return the keyword arguments of `fastclip` for these pairs: log_average and gamma."""
