@@ -41,6 +41,7 @@ KINDS: dict[str, list[str]] = {
         "--keep-best", "knn_top1"],
 }  # fmt: skip
 KILLED = [kind for kind in KINDS if kind != "all files"]
+OFTEN = ("barlow twins", "swav", "tars")  # a quarter of a minute each
 # The events of Python that announce a change of a file; their first argument is its path.
 WRITES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree")
 
@@ -92,7 +93,8 @@ def killed(kind: str, folder: Path, moments: random.Random, times: int) -> int:
 @pytest.mark.parametrize(
     ("kind", "seed", "times"),
     [
-        *(pytest.param(kind, 0, 1, marks=pytest.mark.thorough) for kind in KILLED),
+        *(pytest.param(kind, 0, 1, marks=pytest.mark.thorough) for kind in OFTEN),
+        *(pytest.param(kind, 0, 1, marks=pytest.mark.slow) for kind in KILLED if kind not in OFTEN),
         *(pytest.param(kind, seed, 4, marks=pytest.mark.slow) for kind in KILLED for seed in (1, 2, 3)),
     ],
 )

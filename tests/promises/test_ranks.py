@@ -90,7 +90,7 @@ def check_failure(folder: Path, *, name: str, rank: int, world_size: int = 2) ->
     ("name", "rank"),
     [
         ("kill", 1),
-        ("stop", 0),
+        pytest.param("stop", 0, marks=pytest.mark.slow),
         pytest.param("kill", 0, marks=pytest.mark.slow),
         pytest.param("stop", 1, marks=pytest.mark.slow),
     ],
@@ -144,7 +144,7 @@ def train_with_long_phases(rank: int, world_size: int, out: str) -> None:
     trainer.train()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_rank_that_is_busy_for_longer_than_the_timeout_has_not_failed(tmp_path: Path, promise: Promise) -> None:
     run_in_process_group(train_with_long_phases, 2, tmp_path / "run")
     assert [record["epoch"] for record in records(tmp_path / "run")] == [1, 2]
