@@ -56,7 +56,7 @@ STEPS_OF_AN_EPOCH, STEPS_BETWEEN = 32, 4
 SMALL = {"limit": 256, "batch": 8, "knn": 3, "metrics": 0, "threads": 1}
 LIMIT = 0.1  # KiB in each step: less than one record or tensor that is kept by mistake
 SHORT_LIMIT = 1.0  # of a short training, in which what is allocated once weighs more
-SHORT, LONG = 512, 10_016
+SHORT, LONG = 2_048, 10_016
 
 
 def growth(settings: dict[str, Any], leak: int = 0) -> float:
@@ -87,7 +87,7 @@ def test_memory_is_flat(framework: str, promise: Promise) -> None:
 def sentences(folder: Path) -> dict[str, Any]:
     (folder / "a.txt").write_text("".join(f"number {i} of {i % 7} sentences\n" for i in range(256)))
     settings = dict(TEXT_SETTINGS) | {"encoder": "tiny", "views": "dropout", "batch": 8}
-    return {"data": str(folder / "a.txt"), **settings, "epochs": 20, "metrics": 0, "threads": 1}
+    return {"data": str(folder / "a.txt"), **settings, "epochs": 80, "metrics": 0, "threads": 1}
 
 
 def captions(folder: Path) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def captions(folder: Path) -> dict[str, Any]:
 
 
 def streamed_images(folder: Path) -> dict[str, Any]:
-    return vars(replace(streaming.streamed_run(streaming.write_folder(folder)), batch=8, epochs=100, knn_every=100))
+    return vars(replace(streaming.streamed_run(streaming.write_folder(folder)), batch=8, epochs=400, knn_every=400))
 
 
 @pytest.mark.slow
