@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -28,8 +29,10 @@ def two_steps(criterion: Loss, *, compiles: bool) -> dict[str, Tensor]:
 
     batch = embeddings(target=has_target)
     # In float64: whitening by a nearly singular covariance magnifies what compiled code rounds in another way.
-    tensors = {name: x for name, x in vars(batch).items() if isinstance(x, Tensor) and x.is_floating_point()}
-    batch = replace(batch, **{name: x.double() for name, x in tensors.items()})
+    in_float64: dict[str, Any] = {
+        name: x.double() for name, x in vars(batch).items() if isinstance(x, Tensor) and x.is_floating_point()
+    }
+    batch = replace(batch, **in_float64)
 
     def step(z: Tensor, scale: Tensor) -> Tensor:
         value: Tensor = criterion(replace(batch, z=z * scale))
