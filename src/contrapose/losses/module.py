@@ -30,7 +30,7 @@ class Loss(nn.Module):
 
     objective   `nt_xent` or another objective, a method, `CATALOGUE["dystress"]`, or either as text, with or without
                 settings: `"nt_xent(temperature=0.2)"`; or a sum as text: `"simclr + 0.1*koleo()"`
-    state       `PerSample(number_of_images)`, for sogclr and isogclr
+    state       `PerSample(number_of_images)`, for sogclr and isogclr, or `MovingAverage(number_of_pairs)`, for fastclip
     settings    arguments of the objective, such as `temperature`
 
     >>> import torch
@@ -73,7 +73,9 @@ class Loss(nn.Module):
             settings, objective = {**objective.keywords, **settings}, objective.func
         _check_settings(objective, settings)
         self.objective, self.traits, self.settings = objective, traits_of(objective), settings
-        self.state, self._epoch = state if state is not None or (own := self.traits.own_state) is None else own(), 0.0
+        if state is None and self.traits.own_state is not None:
+            state = self.traits.own_state()
+        self.state, self._epoch = state, 0.0
         self._scheduled = [name for name, value in settings.items() if isinstance(value, Schedule)]
         self._steps_without_epoch = 0
         self.scheduled_tensors: dict[str, Tensor] = {}
@@ -219,9 +221,8 @@ class Loss(nn.Module):
 
     def _of_pairs(self, embeddings: Embeddings, pairs: AnyPairs) -> Tensor:
         # The similarities of these pairs may be all that is left of them.
-        anchors = (
-            embeddings.pairs if any(isinstance(value, TemperatureNet) for value in self.settings.values()) else None
-        )
+        reads_anchors = any(isinstance(value, TemperatureNet) for value in self.settings.values())
+        anchors = embeddings.pairs if reads_anchors else None
         loss: Tensor = self.objective(
             pairs, **self._settings_of_call(pairs, pairs, self._provided(embeddings), anchors=anchors)
         )

@@ -49,7 +49,8 @@ class Nested:
     def __name__(self) -> str:
         return f"nested({self.base.func.__name__}, dims={self.dims})"
 
-    __repr__ = __name__.fget  # type: ignore[attr-defined]
+    def __repr__(self) -> str:
+        return self.__name__
 
 
 def nested(

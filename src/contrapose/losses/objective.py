@@ -60,9 +60,8 @@ class Traits:
     # Maps the settings and the number of training samples to the remaining settings and the state, if one is needed
     make_state: Callable[[Settings, int], tuple[Settings, State | None]] | None = None
     state_settings: tuple[str, ...] = ()  # settings of that state
-    own_state: Callable[[], State] | None = (
-        None  # makes a state that depends on no setting, so that `Loss` makes it by itself
-    )
+    # Makes a state that depends on no setting, so that the user need not pass it to `Loss`
+    own_state: Callable[[], State] | None = None
     # Maps the settings and the number of anchors to the arguments that the network or a state provides before training
     untrained: Callable[[Settings, int], dict[str, Any]] | None = None
     softness: Softness = Softness()

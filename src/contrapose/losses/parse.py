@@ -25,8 +25,10 @@ from contrapose.validate import check_known, nearest
 
 # The only functions that may be called in a setting's value.
 _VALUE_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    **{name: getattr(pairs, name) for name in ("other_views", "same_view", "hardest", "stored_rows", "batch_rows")},
-    "self_guided": pairs.self_guided,
+    **{
+        name: getattr(pairs, name)
+        for name in ("other_views", "same_view", "hardest", "stored_rows", "batch_rows", "self_guided")
+    },
     **{name: getattr(temperature, name) for name in (*profile.__all__, "learned", "learned_number") if name.islower()},
     "schedule": temperature.CosineSchedule,
     "decay": temperature.CosineDecay,

@@ -67,19 +67,20 @@ def soft_nt_xent(
         )
     total, sums = pairs.reduce(
         LogSumExp(logit),
-        SoftSums(logit, targets.log_weights()),
+        SoftSums(logit, targets.log_weights(), with_entropy=form == "kl"),
         negatives=negatives,
         may_be_empty=may_leave_none(negatives),
     )
     log_weights = log_weights.to(sums)
     log_total = log_sum_exp(log_weights, sums[:, 0].detach())
-    check_values(
-        log_total > -torch.inf,
-        lambda: (
-            "targets: expected a weight above 0 for at least one positive or candidate of every anchor, got an anchor "
-            "without any"
-        ),
-    )
+    if targets.temperature is None:  # a softmax has no weights of 0, and the check waits for the device
+        check_values(
+            log_total > -torch.inf,
+            lambda: (
+                "targets: expected a weight above 0 for at least one positive or candidate of every anchor, got an anchor "
+                "without any"
+            ),
+        )
     own, others = torch.exp(log_weights - log_total[:, None]), torch.exp(sums[:, 0].detach() - log_total)
     loss = log_sum_exp(attracted, total) - (own * similarities).sum(1) - others * sums[:, 1]
     if form == "kl":

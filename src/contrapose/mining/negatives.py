@@ -30,9 +30,7 @@ class MinedNegatives:
     indices: Tensor  # (q, k) rows of the documents; -1 where a query has fewer than k negatives
     similarities: Tensor  # (q, k) cosine to the query; -inf where there is no negative
     counts: Tensor  # (q,) number of negatives of each query
-    positive: (
-        Tensor  # (q,) similarity of the most similar positive, from which the margin counts; -inf if there is none
-    )
+    positive: Tensor  # (q,) similarity of the most similar positive, from which the margin counts; -inf: none
     copies: int  # number of documents that are copies of an earlier one
     dropped: dict[str, int]  # numbers of similarities left out, by the first reason that applies
 

@@ -10,19 +10,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from contrapose.mining.largest import largest
+from contrapose.pairs.guided import limit_below
 from contrapose.reduce.unit import matmul
 
 # Similarities held at a time: 64 MiB in float32 on a CPU, 1 GiB on a GPU, which needs more work at a time.
 _ON_CPU, _ON_GPU = 2**24, 2**28
 NONE = -1  # the row of a document that does not exist
-DROPPED = (
-    "own",
-    "excluded",
-    "label",
-    "margin",
-    "max_similarity",
-    "rank",
-)  # why similarities are left out, in this order
+# Why similarities are left out, in this order
+DROPPED = ("own", "excluded", "label", "margin", "max_similarity", "rank")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +84,7 @@ class Search:
         _, most = self.limits
         within_margin = too_similar = torch.zeros(len(positive), dtype=torch.long, device=positive.device)
         if self.margin is not None:
-            threshold = positive - self.margin * (positive.abs() if self.relative else 1.0)
+            threshold = limit_below(positive, self.margin, relative=self.relative)
             # A query without a positive has no threshold.
             too_close = similarity > torch.where(positive == -torch.inf, torch.inf, threshold)[:, None]
             within_margin = too_similar = _count(too_close)

@@ -55,16 +55,15 @@ class SelfGuided(Choice):
                 f"negatives: {self!r} compares candidates with the anchor's positive, but one view of each sample has none: "
                 "expected at least two views, such as views([z1, z2])"
             )
-        return AtMost(_threshold(similarity, -self.margin, self.relative), repr(self))
+        return AtMost(limit_below(similarity.amax(1), -self.margin, relative=self.relative), repr(self))
 
     def __repr__(self) -> str:
         return f"self_guided(margin={self.margin}{', relative=True' if self.relative else ''})"
 
 
-def _threshold(positives: Tensor, margin: float, relative: bool) -> Tensor:
-    """Return the most similar positive's similarity minus the margin, or minus a fraction of its size, (n,)."""
-    top = positives.amax(1)
-    return top - margin * (top.abs() if relative else 1.0)
+def limit_below(positive: Tensor, margin: float, *, relative: bool) -> Tensor:
+    """Return similarities of positives minus the margin, or minus a fraction of their size: what exceeds it is left out."""
+    return positive - margin * (positive.abs() if relative else 1.0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -124,7 +123,7 @@ def guided(guide: Pairs, *, margin: float = 0.0, relative: bool = False) -> Guid
         )
     check_number("margin", margin)
     with torch.no_grad():
-        threshold = _threshold(guide.positives(), margin, relative)
+        threshold = limit_below(guide.positives().amax(1), margin, relative=relative)
     name = f"guided(guide, margin={margin}{', relative=True' if relative else ''})"
     return Guided(guide.anchor.detach(), guide.pool.detach(), threshold, name)
 

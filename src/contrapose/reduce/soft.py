@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,8 +11,6 @@ from torch import Tensor
 from contrapose.reduce.block import Block
 from contrapose.reduce.logit import Logit
 from contrapose.reduce.statistics import AnchorStatistic, Gradient
-
-Numbers = Callable[[Block], Tensor]  # one number for each entry of a block, (b, c), without gradient
 
 
 class Scores(ABC):
@@ -32,18 +29,20 @@ class Scores(ABC):
 class SoftSums(AnchorStatistic):
     """Three numbers (b, 3) of weights w_j = e^{v_j}: log Σ_j w_j, Σ_j w_j φ(s_j) / Σ_j w_j and Σ_j w_j v_j / Σ_j w_j.
 
-    Only the second has a gradient. Without any weight they are -inf, 0 and 0.
+    Only the second has a gradient. Without any weight they are -inf, 0 and 0. The third, for the entropy of the weights, is 0
+    unless it is asked for.
     """
 
     logit: Logit
     log_weights: Scores
+    with_entropy: bool = False
 
     def __call__(self, block: Block) -> Tensor:
         """Return three numbers per row."""
         values, log_total, weight = self._weights(block)
         mean = (weight * self.logit(block.similarity, block.rows)).sum(1)
         # 0 · log 0 is 0.
-        own = (weight * values.masked_fill(weight == 0, 0.0)).sum(1)
+        own = (weight * values.masked_fill(weight == 0, 0.0)).sum(1) if self.with_entropy else torch.zeros_like(mean)
         return torch.stack([log_total, mean, own], 1)
 
     def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
