@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contrapose.pairs.negatives import Choice
 from contrapose.pairs.pairs import Pairs
-from contrapose.reduce import Block
+from contrapose.reduce import Block, Ceiling
 from contrapose.reduce.unit import matmul
 from contrapose.validate import check_number
 
@@ -26,6 +26,10 @@ class AtMost(Choice):
     def __call__(self, block: Block) -> Block:
         """Return the block with fewer negatives."""
         return block.without(block.similarity.detach() > self.threshold[block.rows, None])
+
+    def ceiling(self) -> Ceiling:
+        """Return the thresholds."""
+        return Ceiling(self.threshold)
 
     def for_rows(self, rows: slice) -> AtMost:
         """Return the same choice for a subset of the anchors."""
@@ -84,6 +88,10 @@ class Guided(Choice):
         if block.columns is not None:
             similarity = similarity.gather(1, block.columns)
         return block.without(similarity > self.threshold[block.rows, None])
+
+    def ceiling(self) -> Ceiling:
+        """Return the thresholds and the guide."""
+        return Ceiling(self.threshold, (self.anchor, self.pool))
 
     def for_rows(self, rows: slice) -> Guided:
         """Return the same choice for a subset of the anchors."""

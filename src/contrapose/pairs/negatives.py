@@ -25,7 +25,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from contrapose.reduce import Block
+from contrapose.reduce import Block, Ceiling
 from contrapose.validate import check_number, check_values, values_may_be_read
 
 STORED = -1  # view id of rows in a queue or a bank
@@ -48,6 +48,10 @@ class Choice(ABC):
     def check_shape(self, anchors: int, candidates: int) -> None:
         """Raise ValueError if the choice is for another number of anchors or candidates."""
         return
+
+    def ceiling(self) -> Ceiling | None:
+        """Return the choice as a ceiling of similarities, which kernels can compute; None if it is none."""
+        return None
 
     def of_positives(self, positives: Callable[[], Tensor]) -> Choice:
         """Return the choice for anchors with these similarities to their positives, (n, k); most choices read none."""

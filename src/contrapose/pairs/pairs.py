@@ -22,7 +22,17 @@ from contrapose.distributed import (
 )
 from contrapose.pairs.ids import opposite_views
 from contrapose.pairs.layout import Layout
-from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, choices_of, narrow, other_views
+from contrapose.pairs.negatives import (
+    Choice,
+    Hardest,
+    Negatives,
+    ViewChoice,
+    check_has_negatives,
+    choices_of,
+    may_leave_none,
+    narrow,
+    other_views,
+)
 from contrapose.pairs.similarities import Similarities
 from contrapose.reduce import (
     ALL,
@@ -162,7 +172,8 @@ class Pairs(Layout):
         """
         if self.is_sharded or self.positive_similarity is None:
             return None
-        source = self.source(self.choices(negatives), may_be_empty=False)
+        # Without negatives the log-sum-exp is -inf and the loss is 0.
+        source = self.source(self.choices(negatives), may_be_empty=may_leave_none(negatives))
         return cross_entropy_of_views(source, self.positive_similarity, logit)
 
     def mean_sigmoid_loss(self, logit: Logit, bias: float | Tensor, *, negatives: Negatives = None) -> Tensor | None:
@@ -348,15 +359,20 @@ class _Rows:
     @cached_property  # cached: read several times in each step
     def selection(self) -> Selection | None:
         hardest = self.negatives[0] if len(self.negatives) == 1 else None
-        # Kernels can select negatives by id and by rank of similarities within [-1, 1]. Any other choice needs the block.
-        if (self.negatives and not isinstance(hardest, Hardest)) or self.pairs.similarity != "cosine":
+        ceiling = None if hardest is None else hardest.ceiling()
+        # Kernels can select negatives by id, by a ceiling, and by rank of similarities within [-1, 1]. Any other choice needs
+        # the block.
+        known = not self.negatives or isinstance(hardest, Hardest) or ceiling is not None
+        if not known or self.pairs.similarity != "cosine":
             return None
+        if ceiling is not None and not self.may_be_empty:
+            ceiling = replace(ceiling, check=partial(check_has_negatives, chosen=self.negatives))
         spans, pool, of = self.spans, self.pool.shape[0], None
         met = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in spans]
         runs = [(rows, slice(*columns.indices(pool)[:2])) for rows, columns in met]
         if isinstance(hardest, Hardest) and not hardest.keeps_all(max(candidates for _, _, candidates in spans)):
             of = partial(hardest.kept_count, candidates=min(candidates for _, _, candidates in spans))
-        return Selection(self.pairs.anchor_id, self.pairs.pool_id, runs, of, self.kernel_inputs.id_period)
+        return Selection(self.pairs.anchor_id, self.pairs.pool_id, runs, of, self.kernel_inputs.id_period, ceiling)
 
     def candidates(self, rows: slice) -> slice:
         return ALL

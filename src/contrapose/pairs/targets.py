@@ -8,6 +8,7 @@ given_targets(scores, own, temperature=1.0)         softmax of a teacher's score
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +20,7 @@ from torch import Tensor
 from contrapose.pairs.kinds import AnyPairs
 from contrapose.pairs.pairs import Pairs
 from contrapose.pairs.ring import RingPairs
-from contrapose.reduce import Block, Scores
+from contrapose.reduce import Block, GuideProducts, Scores
 from contrapose.reduce.unit import matmul
 from contrapose.validate import check_number, check_values
 
@@ -57,6 +58,10 @@ class Targets(Scores):
         """Return the logarithms of the positives' weights, (n, k)."""
         return self.logarithm(self.positive)
 
+    def guide_products(self) -> GuideProducts | None:
+        """Return the products of a guide's rows, if the scores are such products that kernels can compute."""
+        return None
+
     def logarithm(self, scores: Tensor) -> Tensor:
         """Return the logarithms of weights."""
         if self.temperature is not None:
@@ -78,6 +83,10 @@ class LogWeights(Scores):
         """Return the same weights for a subset of the anchors."""
         return LogWeights(self.targets.for_rows(rows))
 
+    def guide_products(self) -> GuideProducts | None:
+        """Return the products of a guide's rows from which the weights can be computed."""
+        return self.targets.guide_products()
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _OfGuide(Targets):
@@ -85,6 +94,7 @@ class _OfGuide(Targets):
 
     anchor: Tensor  # (n, d)
     pool: Tensor  # (m, d)
+    similarity: str
 
     @torch.no_grad()
     def __call__(self, block: Block) -> Tensor:
@@ -93,6 +103,12 @@ class _OfGuide(Targets):
 
     def for_rows(self, rows: slice) -> _OfGuide:
         return replace(super().for_rows(rows), anchor=self.anchor[rows])
+
+    def guide_products(self) -> GuideProducts | None:
+        # Distances are differences of large numbers, for which the precision of kernels is too low.
+        if self.similarity == "neg_euclid":
+            return None
+        return GuideProducts(self.anchor, self.pool, self.temperature, 1.0 if self.similarity == "cosine" else math.inf)
 
     def fitted(self, anchors: int, positives: int, candidates: int) -> _OfGuide:
         if (*self.positive.shape, len(self.pool)) != (anchors, positives, candidates):
@@ -236,7 +252,11 @@ def guide_targets(guide: Pairs, *, temperature: float | None = 0.1) -> Targets:
     with torch.no_grad():
         positive = guide.positives(may_be_empty=True)
     return _OfGuide(
-        positive=positive.detach(), temperature=temperature, anchor=guide.anchor.detach(), pool=guide.pool.detach()
+        positive=positive.detach(),
+        temperature=temperature,
+        anchor=guide.anchor.detach(),
+        pool=guide.pool.detach(),
+        similarity=guide.similarity,
     )
 
 

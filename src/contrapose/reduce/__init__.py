@@ -15,13 +15,13 @@ Two cases need no engine: similarity values and small matrices use plain autogra
 """
 
 from contrapose.reduce.autograd import cross_entropy_of_views, reduce_rows, sigmoid_loss_of_views, sum_rows
-from contrapose.reduce.block import ALL, Block, KernelInputs, Selection, Source
+from contrapose.reduce.block import ALL, Block, Ceiling, KernelInputs, Selection, Source
 from contrapose.reduce.choose import EngineChoice, choose_engine, chosen_engines
 from contrapose.reduce.exponent import KernelProfile
 from contrapose.reduce.logit import HardnessLogit, Logit, Scale, TemperatureLogit
 from contrapose.reduce.means import group_counts, group_sums
 from contrapose.reduce.path import PATHS, PRECISIONS, memory, path
-from contrapose.reduce.soft import Differences, Scores, SoftSums
+from contrapose.reduce.soft import Differences, GuideProducts, Scores, SoftSums
 from contrapose.reduce.statistics import (
     Count,
     Expectation,
@@ -42,10 +42,12 @@ __all__ = [
     "PATHS",
     "PRECISIONS",
     "Block",
+    "Ceiling",
     "Count",
     "Differences",
     "EngineChoice",
     "Expectation",
+    "GuideProducts",
     "HardnessLogit",
     "KernelInputs",
     "KernelProfile",

@@ -25,6 +25,7 @@ from contrapose.reduce.request import (
     kernel_operands,
     share_exponential,
 )
+from contrapose.reduce.soft import SoftSums
 from contrapose.reduce.statistics import SoftplusSum, Statistic
 
 
@@ -124,6 +125,8 @@ def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
         factor = cast(float, cpu.constant_scale(statistics, selection))
         sums = cpu.request_sums(anchor, pool, selection, factor)
         return _apply(cpu.CPU, sums, plain_operands(anchor, pool), anchor, pool)
+    if not choice.groups:
+        return _soft_in_kernels(source, anchor, pool, statistics, choice)
     return _in_kernels(source, anchor, pool, statistics, choice)
 
 
@@ -158,10 +161,33 @@ def _in_kernels(
             values = _apply(engine, request, operands, anchor, pool, group.learned)
             group.log_sum_exp, group.mean = (*values, None)[:2]
     selection = common["selection"]
+    if selection.ceiling is not None and selection.ceiling.check is not None:
+        assert distinct[0].log_sum_exp is not None
+        selection.ceiling.check(distinct[0].log_sum_exp > -torch.inf)
     return tuple(
         selection.kept_counts(anchor.dtype) if group is None else group.value_of(statistic)
         for statistic, group in zip(statistics, choice.groups, strict=True)
     )
+
+
+def _soft_in_kernels(
+    source: Source, anchor: Tensor, pool: Tensor, statistics: tuple[Statistic, ...], choice: EngineChoice
+) -> tuple[Tensor, ...]:
+    """Return a log-sum-exp and a guide's soft sums, from kernels of their own, which are imported late."""
+    from contrapose.reduce.tiled.launch import tile_width
+    from contrapose.reduce.tiled.soft import SOFT, SoftRequest
+
+    (_, soft), d = statistics, anchor.shape[1]
+    assert isinstance(soft, SoftSums)
+    phi, guide = exponent(soft.logit, len(anchor), anchor), soft.log_weights.guide_products()
+    assert phi is not None and guide is not None
+    rows = kernel_operands(guide.anchor, guide.pool, choice.precision, None, tile_width(guide.anchor.shape[1]))
+    request = SoftRequest(
+        phi, cast(Selection, source.selection).contiguous(), choice.precision, d, rows, guide.temperature,
+        guide.bound / (guide.temperature or 1.0), soft.with_entropy,
+    )  # fmt: skip
+    operands = kernel_operands(anchor, pool, choice.precision, source.kernel_inputs.bf16_anchor, tile_width(d))
+    return _apply(SOFT, request, operands, anchor, pool, soft.logit.learned and phi.factor)
 
 
 def _kernel_inputs(
@@ -179,6 +205,9 @@ def _kernel_inputs(
     common = {
         "selection": selection, "precision": choice.precision, "width": anchor.shape[1], "hardest": hardest,
     }  # fmt: skip
+    if selection.ceiling is not None and selection.ceiling.guide is not None:
+        q, r = selection.ceiling.guide
+        common["guide"] = kernel_operands(q, r, choice.precision, None, _kernel_engine("tiled", q.shape[1])[1])
     return engine, operands, common
 
 

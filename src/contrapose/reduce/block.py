@@ -51,14 +51,31 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False)
+class Ceiling:
+    """The largest similarity to an anchor with which a candidate is a negative, by the loss's own similarity or a guide's."""
+
+    limit: Tensor  # (n,)
+    guide: tuple[Tensor, Tensor] | None = None  # (n, e) and (m, e): rows of a guide whose products are limited
+    check: Callable[[Tensor], None] | None = (
+        None  # raises unless each anchor's number, (n,), is above 0: it has negatives
+    )
+
+
+@dataclass(frozen=True, eq=False)
 class Selection:
-    """A choice of negatives simple enough for kernels: rows with another id and, optionally, only the hardest of them."""
+    """A choice of negatives simple enough for kernels: rows with another id, and of them the hardest or those below a ceiling."""
 
     anchor_id: Tensor  # (n,)
     pool_id: Tensor  # (m,)
     runs: list[tuple[slice, slice]]  # (anchors, pool rows) that are compared; no anchor or pool row occurs in two runs
     hardest: Callable[[Tensor], Tensor] | None = None  # number of negatives -> number of the hardest to keep, (n,) each
     id_period: int = 1  # the id of each row is its number modulo this; 1 if ids are not known to be so
+    ceiling: Ceiling | None = None
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every row with another id is a negative."""
+        return self.hardest is None and self.ceiling is None
 
     def id_numbers(self, rows: slice, columns: slice) -> tuple[int, int]:
         """Return the period of the ids and the offset of columns from rows, so that kernels need not read the ids."""

@@ -12,14 +12,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from contrapose.reduce import cpu
-from contrapose.reduce.block import Source
-from contrapose.reduce.exponent import Exponent, exponent
+from contrapose.reduce.block import Selection, Source
+from contrapose.reduce.exponent import MAX_SHIFT, Exponent, exponent
 from contrapose.reduce.hardware import has_kernels
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.matrix_blocks import both_directions
 from contrapose.reduce.path import NOTHING, forced
 from contrapose.reduce.request import Group, group_by_exponent
-from contrapose.reduce.statistics import Count, Mean, Statistic
+from contrapose.reduce.soft import GuideProducts, SoftSums
+from contrapose.reduce.statistics import Count, LogSumExp, Mean, Statistic
 from contrapose.reduce.unit import same_tensor
 
 # Largest matrices for plain autograd, on a CPU and on a GPU: at this size, time depends on the number of operations only.
@@ -85,18 +86,49 @@ def _choose(source: Source, statistics: tuple[Statistic, ...]) -> EngineChoice:
     small = forced() == NOTHING and len(anchor) * len(pool) <= _SMALL[anchor.is_cuda]
     if small and not anchor.is_cuda:
         return _AUTOGRAD_SMALL
-    only_means = selection.hardest is None and all(isinstance(statistic, Mean | Count) for statistic in statistics)
+    only_means = selection.keeps_all and all(isinstance(statistic, Mean | Count) for statistic in statistics)
     if only_means and forced() == NOTHING:
         return _MEANS
     precision = kernel_precision(source, anchor)
-    if precision is not None and fits_kernels(anchor, pool):
+    if precision is not None and fits_kernels(anchor, pool) and _fits_ceiling(selection, anchor, pool):
         groups = group_by_exponent(statistics, anchor)
-        if groups is not None:
+        # The number of negatives below a ceiling is not known before the kernel.
+        if groups is not None and (selection.ceiling is None or None not in groups):
             name = kernel_engine(source, anchor, pool)
             return EngineChoice(name, _KERNEL_REASONS[name], precision, tuple(groups))
+        if _guide_of(source, statistics) is not None:
+            return EngineChoice("tiled", _SOFT, precision)
     if _needs_autograd(statistics, anchor, pool):
         return _AUTOGRAD_LEARNED
     return _AUTOGRAD_SMALL if small else _BLOCKS
+
+
+def _guide_of(source: Source, statistics: tuple[Statistic, ...]) -> GuideProducts | None:
+    """Return the guide of a log-sum-exp and soft targets that kernels can compute together; None if they cannot."""
+    if [type(statistic) for statistic in statistics] != [LogSumExp, SoftSums]:
+        return None
+    total, soft = statistics
+    anchor, pool, selection = source.anchor, source.pool, source.selection
+    assert isinstance(soft, SoftSums) and anchor is not None and pool is not None and selection is not None
+    guide = soft.log_weights.guide_products()
+    if guide is None or soft.logit is not total.logit or not selection.keeps_all:
+        return None
+    if not _fits_guide(guide.anchor, guide.pool, anchor, pool) or exponent(soft.logit, len(anchor), anchor) is None:
+        return None
+    return guide if guide.temperature is None or guide.bound <= MAX_SHIFT * guide.temperature else None
+
+
+def _fits_guide(guide_anchor: Tensor, guide_pool: Tensor, anchor: Tensor, pool: Tensor) -> bool:
+    """Return whether kernels can read a guide's rows beside these embeddings."""
+    # A tile that serves both directions holds one number for both.
+    symmetric = same_tensor(guide_anchor, guide_pool) or not same_tensor(anchor, pool)
+    return symmetric and fits_kernels(guide_anchor, guide_pool)
+
+
+def _fits_ceiling(selection: Selection, anchor: Tensor, pool: Tensor) -> bool:
+    """Return whether kernels can compute the ceiling of this selection, if it has one."""
+    guide = None if selection.ceiling is None else selection.ceiling.guide
+    return guide is None or _fits_guide(*guide, anchor, pool)
 
 
 def choose_sum(source: Source, logit: Logit) -> tuple[EngineChoice, Exponent] | None:
@@ -106,7 +138,7 @@ def choose_sum(source: Source, logit: Logit) -> tuple[EngineChoice, Exponent] | 
         return None
     per_anchor = isinstance(logit, Scale) and isinstance(logit.factor, Tensor) and logit.factor.ndim > 0
     precision = None if per_anchor else kernel_precision(source, anchor)
-    if precision is None or selection.hardest is not None or not fits_kernels(anchor, pool):
+    if precision is None or not selection.keeps_all or not fits_kernels(anchor, pool):
         return None
     phi = exponent(logit, 1, anchor)
     return None if phi is None else (_note(EngineChoice("tiled", _SIGMOID, precision)), phi)
@@ -122,14 +154,16 @@ def choose_one_node(source: Source, similarity: Tensor, logit: Logit, *, sigmoid
         return None
     if similarity.shape[1] != 1 or pool is not anchor:
         return None
-    if not sigmoid and selection.hardest is None and _may_use_cpu(anchor) and cpu.bounded_factor(logit) is not None:
+    if not sigmoid and selection.keeps_all and _may_use_cpu(anchor) and cpu.bounded_factor(logit) is not None:
         return _note(_CPU)
     precision = kernel_precision(source, anchor)
     is_number = isinstance(logit, Scale) and not (isinstance(logit.factor, Tensor) and logit.factor.ndim)
     if precision is None or not is_number or not fits_kernels(anchor, pool):
         return None
     if sigmoid:
-        return None if selection.hardest is not None else _note(EngineChoice("tiled", _SIGMOID, precision))
+        return _note(EngineChoice("tiled", _SIGMOID, precision)) if selection.keeps_all else None
+    if not _fits_ceiling(selection, anchor, pool):
+        return None
     name = kernel_engine(source, anchor, pool)
     return _note(EngineChoice(name, _KERNEL_REASONS[name], precision))
 
@@ -141,6 +175,7 @@ _BLOCKS_CHOICE = EngineChoice("blocks", "kernels do not support this choice of n
 _AUTOGRAD_VALUES = EngineChoice("autograd", "similarity values were given, which support all derivatives")
 _AUTOGRAD_LEARNED = EngineChoice("autograd", "the temperature is a function with parameters of its own")
 _AUTOGRAD_SMALL = EngineChoice("autograd", "the matrix is so small that plain operations are the fastest")
+_SOFT = "a softmax and a guide's soft targets in one pass"
 _SIGMOID = "a sum of sigmoid losses and its gradient in one pass"
 _KERNEL_REASONS = {
     "fused": f"Triton kernels for widths up to {MAX_FUSED_WIDTH}",
@@ -151,7 +186,8 @@ _KERNEL_REASONS = {
 def kernel_engine(source: Source, anchor: Tensor, pool: Tensor) -> str:
     """Return the name of the kernel engine for these embeddings: fused or tiled."""
     assert source.selection is not None
-    wide = anchor.shape[1] > MAX_FUSED_WIDTH or forced().path == "tiled"
+    guided = source.selection.ceiling is not None and source.selection.ceiling.guide is not None
+    wide = anchor.shape[1] > MAX_FUSED_WIDTH or forced().path == "tiled" or guided
     return "tiled" if wide or both_directions(source.selection.runs, same_tensor(anchor, pool)) else "fused"
 
 

@@ -55,7 +55,7 @@ def request_sums(anchor: Tensor, pool: Tensor, selection: Selection, factor: flo
 
 def constant_scale(statistics: tuple[Statistic, ...], selection: Selection) -> float | None:
     """Return the factor of a single log-sum-exp over all negatives of φ = factor · s, |φ| ≤ 40; None for anything else."""
-    if len(statistics) != 1 or not isinstance(statistics[0], LogSumExp) or selection.hardest is not None:
+    if len(statistics) != 1 or not isinstance(statistics[0], LogSumExp) or not selection.keeps_all:
         return None
     return bounded_factor(statistics[0].logit)
 

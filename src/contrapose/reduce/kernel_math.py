@@ -131,7 +131,8 @@ def _load(x, index, inside, FULL: tl.constexpr):
 @triton.jit
 def load_anchors(
     factors, thresholds, tie_weights, lse, gradient, gradient2, index, inside,
-    CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr, FULL: tl.constexpr,
+    CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr, CEILING: tl.constexpr,
+    FULL: tl.constexpr,
 ):  # fmt: skip
     """Load the data for some anchors' weights: a, b, factor, lse · log2 e, threshold, tie weight.
 
@@ -146,8 +147,9 @@ def load_anchors(
     if not CONSTANT_SHIFT:
         factor = _load(factors, index, inside, FULL)
         total = _load(lse, index, inside, FULL) * LOG2E
-    if HARDEST_ONLY:
+    if HARDEST_ONLY or CEILING:
         threshold = _load(thresholds, index, inside, FULL)
+    if HARDEST_ONLY:
         tie_weight = _load(tie_weights, index, inside, FULL)
     return a, b, factor, total, threshold, tie_weight
 
@@ -167,6 +169,12 @@ def _mask_gradients(s, a, b, threshold, tie_weight):
 
 
 @triton.jit
+def _zero_above(s, threshold, x):
+    """Return x with zeros where s exceeds the threshold."""
+    return tl.where(s > threshold, 0.0, x)
+
+
+@triton.jit
 def _similarity_gradient(s, slope, e, factor, a, b, SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr):
     """Return ∂L/∂s from e = e^φ, φ' = slope · factor and the scaled gradients a, b of `scaled_gradients`."""
     if SECOND == 0:
@@ -178,16 +186,17 @@ def _similarity_gradient(s, slope, e, factor, a, b, SECOND: tl.constexpr, FIXED_
 
 @triton.jit
 def similarity_weights(
-    s, base, slope,
+    s, limited, base, slope,
     row_a, row_b, row_factor, row_total, row_threshold, row_tie_weight,
     column_a, column_b, column_factor, column_total, column_threshold, column_tie_weight,
     times, times2, shift, shift2,
     ROWS_ARE_ANCHORS: tl.constexpr, COLUMNS_ARE_ANCHORS: tl.constexpr, CONSTANT_SHIFT: tl.constexpr,
-    SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr, HARDEST_ONLY: tl.constexpr,
+    SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr, HARDEST_ONLY: tl.constexpr, CEILING: tl.constexpr,
 ):  # fmt: skip
     """Return ∂L/∂s of a tile, for its rows' losses if rows are anchors, plus its columns' losses if columns are anchors.
 
-    Row data have shape (ROWS, 1), column data (1, COLUMNS): see `load_anchors`. With one statistic and a constant shift,
+    Row data have shape (ROWS, 1), column data (1, COLUMNS): see `load_anchors`. With CEILING, an anchor's loss has no entries
+    whose `limited` similarity, its own or a guide's, exceeds the anchor's threshold. With one statistic and a constant shift,
     the caller still has to multiply the result by `times` · ln 2.
     """
     if HARDEST_ONLY:
@@ -195,6 +204,12 @@ def similarity_weights(
             row_a, row_b = _mask_gradients(s, row_a, row_b, row_threshold, row_tie_weight)
         if COLUMNS_ARE_ANCHORS:
             column_a, column_b = _mask_gradients(s, column_a, column_b, column_threshold, column_tie_weight)
+    if CEILING and CONSTANT_SHIFT:
+        if ROWS_ARE_ANCHORS:
+            row_a, row_b = _zero_above(limited, row_threshold, row_a), _zero_above(limited, row_threshold, row_b)
+        if COLUMNS_ARE_ANCHORS:
+            column_a = _zero_above(limited, column_threshold, column_a)
+            column_b = _zero_above(limited, column_threshold, column_b)
     if CONSTANT_SHIFT:  # φ(s_ij) = φ(s_ji): one exponential serves both terms, only the gradients differ
         if ROWS_ARE_ANCHORS and COLUMNS_ARE_ANCHORS:
             a, b = row_a + column_a, row_b + column_b
@@ -213,10 +228,16 @@ def similarity_weights(
         weight = tl.zeros_like(s)
         if ROWS_ARE_ANCHORS:
             e = tl.exp2(base * (row_factor * LOG2E) - row_total)
-            weight += _similarity_gradient(s, slope, e, row_factor, row_a, row_b, SECOND, FIXED_WEIGHTS)
+            of_row = _similarity_gradient(s, slope, e, row_factor, row_a, row_b, SECOND, FIXED_WEIGHTS)
+            if CEILING:  # all of it: e is infinite for an anchor whose candidates all exceed the ceiling
+                of_row = _zero_above(limited, row_threshold, of_row)
+            weight += of_row
         if COLUMNS_ARE_ANCHORS:
             e = tl.exp2(base * (column_factor * LOG2E) - column_total)
-            weight += _similarity_gradient(s, slope, e, column_factor, column_a, column_b, SECOND, FIXED_WEIGHTS)
+            of_column = _similarity_gradient(s, slope, e, column_factor, column_a, column_b, SECOND, FIXED_WEIGHTS)
+            if CEILING:
+                of_column = _zero_above(limited, column_threshold, of_column)
+            weight += of_column
     return weight
 
 

@@ -89,6 +89,7 @@ class KernelRequest:
     precision: str
     width: int  # d, of the embeddings before they were padded
     hardest: tuple[Tensor, Tensor] | None = None  # (n,) each: thresholds of the hardest negatives, and their number
+    guide: Operands | None = None  # of a guide whose similarities the selection's ceiling limits
     sums: int = TOTAL
     fixed_weights: bool = False  # whether an expectation's weights carry no gradient
     times2: float = 0.0
@@ -109,6 +110,7 @@ class KernelRequest:
             "DETACH": phi.detach,
             "SECOND": self.sums,
             "HARDEST_ONLY": self.hardest is not None,
+            "CEILING": 0 if self.selection.ceiling is None else 1 if self.guide is None else 2,
         }
 
     @property
@@ -179,6 +181,8 @@ def row_data(request: KernelRequest, anchors: slice, unused: Tensor) -> tuple[Te
         factors = unused.new_full((anchors.stop - anchors.start,), request.phi.times, dtype=torch.float32)
     if request.hardest is not None:
         threshold = part(request.hardest[0], anchors)
+    elif request.selection.ceiling is not None:
+        threshold = part(request.selection.ceiling.limit, anchors).to(torch.float32).contiguous()
     return factors, threshold
 
 

@@ -13,6 +13,16 @@ from contrapose.reduce.logit import Logit
 from contrapose.reduce.statistics import AnchorStatistic, Gradient
 
 
+@dataclass(frozen=True, eq=False)
+class GuideProducts:
+    """Weights that kernels compute from products g of a guide's rows: e^{g / τ}, or g itself without a temperature."""
+
+    anchor: Tensor  # (n, e)
+    pool: Tensor  # (m, e)
+    temperature: float | None
+    bound: float  # upper bound of |g|; inf if unknown
+
+
 class Scores(ABC):
     """A number for every anchor and candidate, computed block by block."""
 
@@ -23,6 +33,10 @@ class Scores(ABC):
     @abstractmethod
     def for_rows(self, rows: slice) -> Scores:
         """Return the same numbers for a subset of the anchors."""
+
+    def guide_products(self) -> GuideProducts | None:
+        """Return the products from which e^score can be computed; None if scores are not made of them."""
+        return None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ columns_per_program   program (i, k) reduces rows [i · ROWS, (i + 1) · ROWS) o
 CONSTANT_SHIFT        e^{φ - shift} with one `shift` for all rows, instead of a running maximum per row
 SECOND                the sum in addition to Σ e^φ: 0 none, 1 Σ s e^φ, 2 Σ e^{φ2} for another multiple φ2 of φ
 HARDEST_ONLY          only negatives at or above the row's threshold count: see `compare_with_threshold`
+CEILING               only negatives at or below the row's threshold count
 FULL_TILES            the last tile of columns is full, so that loads need no mask
 """
 
@@ -35,8 +36,8 @@ def forward_kernel(
     z, p, z_id, p_id, factors, thresholds, out, second, mean_row, n, m, d, columns_per_program, period, id_shift,
     times, times2, low, span, curvature, shift, shift2,
     CONSTANT_SHIFT: tl.constexpr, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, SECOND: tl.constexpr,
-    HARDEST_ONLY: tl.constexpr, MEAN_ROW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-    PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
+    HARDEST_ONLY: tl.constexpr, CEILING: tl.constexpr, MEAN_ROW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Reduce some rows over one range of the columns: `out` = log Σ e^φ, and `second` depends on SECOND.
 
@@ -52,8 +53,9 @@ def forward_kernel(
     from the kernel that found the threshold, whose products may be rounded differently.
     """
     first, rows, inside, row_ids, split = program_rows(z_id, n, ROWS)
-    if HARDEST_ONLY:
+    if HARDEST_ONLY or CEILING:
         row_threshold = tl.load(thresholds + rows, inside, 0.0)[:, None]
+    if HARDEST_ONLY:
         above, above2 = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
         above_count, count = tl.zeros((ROWS,), tl.int32), tl.zeros((ROWS,), tl.int32)
     if not CONSTANT_SHIFT:
@@ -73,6 +75,8 @@ def forward_kernel(
             e = tl.exp2(base * times - shift)
         else:
             excluded = excluded_pairs(row_ids, p_id, columns, m, FULL_TILES)
+            if CEILING:
+                excluded |= s > row_threshold
             logit = tl.where(excluded, float("-inf"), base * factor)
             # Online softmax: the partial sums are rescaled whenever the maximum rises.
             new_max = tl.maximum(running_max, tl.max(logit, 1))
@@ -89,6 +93,8 @@ def forward_kernel(
             running_max = new_max
             e = tl.exp2(logit - finite_max[:, None])
         e = zero_excluded(e, row_ids, p_id, columns, m, any_excluded, FULL_TILES)
+        if CEILING:
+            e = tl.where(s > row_threshold, 0.0, e)
         if HARDEST_ONLY:
             marked = s
             if any_excluded:
@@ -107,6 +113,8 @@ def forward_kernel(
         if SECOND == 2:
             e2 = tl.exp2(base * times2 - shift2)
             e2 = zero_excluded(e2, row_ids, p_id, columns, m, any_excluded, FULL_TILES)
+            if CEILING:
+                e2 = tl.where(s > row_threshold, 0.0, e2)
             if HARDEST_ONLY:
                 e2 = tl.where(below, 0.0, e2)
                 above2 += tl.sum(tl.where(not_above, 0.0, e2), 1)
@@ -185,8 +193,8 @@ def backward_kernel(
     period, id_shift, times, times2, low, span, curvature, shift, shift2,
     ROWS_ARE_ANCHORS: tl.constexpr, COLUMNS_ARE_ANCHORS: tl.constexpr, CONSTANT_SHIFT: tl.constexpr,
     TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr,
-    HARDEST_ONLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
-    FULL_TILES: tl.constexpr, FAST: tl.constexpr,
+    HARDEST_ONLY: tl.constexpr, CEILING: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Compute out_i = Σ_j (∂L_i/∂s_ij + ∂L_j/∂s_ji) p_j: the first term if rows are anchors, the second if columns are.
 
@@ -200,7 +208,7 @@ def backward_kernel(
     if ROWS_ARE_ANCHORS:
         a, b, factor, total, threshold, tie_weight = load_anchors(
             factors, thresholds, tie_weights, lse, gradient, gradient2, rows, inside,
-            CONSTANT_SHIFT, SECOND, HARDEST_ONLY, False,
+            CONSTANT_SHIFT, SECOND, HARDEST_ONLY, CEILING, False,
         )  # fmt: skip
     x = z.load([first, 0])
     gradient_sum = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -214,14 +222,14 @@ def backward_kernel(
         if COLUMNS_ARE_ANCHORS:
             a2, b2, factor2, total2, threshold2, tie_weight2 = load_anchors(
                 factors, thresholds, tie_weights, lse, gradient, gradient2, columns, columns < m,
-                CONSTANT_SHIFT, SECOND, HARDEST_ONLY, FULL_TILES,
+                CONSTANT_SHIFT, SECOND, HARDEST_ONLY, CEILING, FULL_TILES,
             )  # fmt: skip
         weight = similarity_weights(
-            s, base, slope,
+            s, s, base, slope,
             a[:, None], b[:, None], factor[:, None], total[:, None], threshold[:, None], tie_weight[:, None],
             a2[None, :], b2[None, :], factor2[None, :], total2[None, :], threshold2[None, :], tie_weight2[None, :],
             times, times2, shift, shift2,
-            ROWS_ARE_ANCHORS, COLUMNS_ARE_ANCHORS, CONSTANT_SHIFT, SECOND, FIXED_WEIGHTS, HARDEST_ONLY,
+            ROWS_ARE_ANCHORS, COLUMNS_ARE_ANCHORS, CONSTANT_SHIFT, SECOND, FIXED_WEIGHTS, HARDEST_ONLY, CEILING,
         )  # fmt: skip
         any_excluded = may_share_ids(first, start + id_shift, period, ROWS, COLUMNS) | (start + COLUMNS > m)
         weight = zero_excluded(weight, row_ids, p_id, columns, m, any_excluded, FULL_TILES)

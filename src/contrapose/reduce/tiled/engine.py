@@ -65,7 +65,8 @@ def backward(request: KernelRequest, saved: Sequence[Tensor], gradients: Tensors
 
 
 def _launch(request: KernelRequest, z: Tensor, p: Tensor) -> TileLaunch:
-    return TileLaunch(z, p, request.selection, request.precision)
+    guide = None if request.guide is None else (request.guide.z, request.guide.p)
+    return TileLaunch(z, p, request.selection, request.precision, guide=guide, may_be_guided=True)
 
 
 def _tile_sums(

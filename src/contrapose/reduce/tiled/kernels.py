@@ -2,10 +2,13 @@
 """Triton kernels of the tiled engine: one program computes one tile of the similarity matrix, whatever the width of the rows.
 
     z, p                      row and column operands, (n, width) and (m, width)
+    q, r                      likewise of a guide; None without one
     z_id, p_id                sample ids of rows and columns: a column with the row's id is not a negative
     row_start, row_end        the block of rows in this launch; likewise for columns
     TRIANGLE                  rows and columns are the same block: only tiles on and above the diagonal are computed,
                               and each tile also stands for its transpose
+
+    CEILING                   only negatives whose similarity (1), or the guide's (2), is at most the anchor's threshold count
 
 Factors, thresholds, log-sum-exps and gradients belong to the anchors; they are indexed like the rows and, if columns are
 anchors too, like the columns. Exponents are in base 2 inside a kernel and natural logarithms outside.
@@ -20,66 +23,24 @@ from contrapose.reduce.kernel_math import (
     compare_with_threshold,
     count_hardest,
     load_anchors,
-    may_share_ids,
     over_temperature,
     similarity_weights,
     softplus_and_sigmoid,
     store_hardest,
     tile_similarities,
 )
-
-
-@triton.jit
-def _tile(
-    row_start, row_end, column_start, column_end, period,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, FULL_TILES: tl.constexpr,
-):  # fmt: skip
-    """Return a program's rows and columns, masks of those that exist, and whether its tile may hold excluded pairs."""
-    row, column = row_start + tl.program_id(0) * ROWS, column_start + tl.program_id(1) * COLUMNS
-    rows, columns = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
-    any_excluded = may_share_ids(row, column, period, ROWS, COLUMNS)
-    if not FULL_TILES:
-        any_excluded |= (row + ROWS > row_end) | (column + COLUMNS > column_end)
-    return rows, columns, rows < row_end, columns < column_end, any_excluded
-
-
-@triton.jit
-def _excluded(z_id, p_id, rows, columns, row_inside, column_inside, FULL_TILES: tl.constexpr):
-    """Return (ROWS, COLUMNS) bool: true where a pair is not a negative."""
-    if FULL_TILES:
-        return tl.load(z_id + rows)[:, None] == tl.load(p_id + columns)[None, :]
-    row_ids, column_ids = tl.load(z_id + rows, row_inside, 0), tl.load(p_id + columns, column_inside, 0)
-    return (row_ids[:, None] == column_ids[None, :]) | ~(row_inside[:, None] & column_inside[None, :])
-
-
-@triton.jit
-def _excluded_by_number(row, column, period, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return `_excluded` of a tile from `row` and `column` on, if the ids of row and column r are r % period.
-
-    The period must be at least ROWS + COLUMNS, so that a row's id occurs in at most one column of the tile. No ids are held in
-    registers: the ids of 128 columns would take half of a thread's registers.
-    """
-    ahead = (row - column) % period  # distance from the first column's id to the first row's id
-    ahead = tl.where(ahead < 0, ahead + period, ahead)  # Triton's % has the sign of the dividend
-    ahead = tl.where(ahead < COLUMNS, ahead, ahead - period)
-    return (ahead + tl.arange(0, ROWS))[:, None] == tl.arange(0, COLUMNS)[None, :]
-
-
-@triton.jit
-def _replace_excluded(
-    x, value, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES: tl.constexpr
-):
-    """Return x (ROWS, COLUMNS) with `value` for each pair that is not a negative."""
-    if any_excluded:
-        # Selected, not multiplied: an excluded entry may be NaN or inf.
-        x = tl.where(_excluded(z_id, p_id, rows, columns, row_inside, column_inside, FULL_TILES), value, x)
-    return x
+from contrapose.reduce.tiled.tile_math import (
+    excluded_by_number,
+    excluded_in_tile,
+    replace_excluded,
+    tile_of_program,
+)
 
 
 @triton.jit
 def _sum_and_store(
-    s, logit, e, e2, factor, threshold, parts, tile, index, count, inside, planes_stride, AXIS: tl.constexpr,
-    CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr,
+    s, limited, logit, e, e2, factor, threshold, parts, tile, index, count, inside, planes_stride, AXIS: tl.constexpr,
+    CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr, CEILING: tl.constexpr,
 ):  # fmt: skip
     """Sum a tile over one axis, and store the sums of some anchors in row `tile` of `parts`.
 
@@ -88,6 +49,11 @@ def _sum_and_store(
     With HARDEST_ONLY, `hardest.sums` documents the planes.
     """
     here = parts + tile.to(tl.int64) * count + index
+    if CEILING:
+        if CONSTANT_SHIFT:
+            e, e2 = tl.where(limited > threshold, 0.0, e), tl.where(limited > threshold, 0.0, e2)
+        else:
+            logit = tl.where(limited > threshold, float("-inf"), logit)
     if not CONSTANT_SHIFT:
         # Selected: the factor may be 0 outside of the matrix, and 0 · -inf would be NaN.
         scaled = tl.where(logit == float("-inf"), logit, logit * (factor * LOG2E))
@@ -127,11 +93,12 @@ def _sum_and_store(
 
 @triton.jit
 def sum_tiles_kernel(
-    z, p, z_id, p_id, factors, thresholds, row_parts, column_parts,
+    z, p, q, r, z_id, p_id, factors, thresholds, row_parts, column_parts,
     row_start, row_end, column_start, column_end, period, times, times2, low, span, curvature, shift, shift2,
     COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, CONSTANT_SHIFT: tl.constexpr, TEMPERATURE: tl.constexpr,
-    DETACH: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
+    DETACH: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr, CEILING: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GUIDE_WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    FULL_TILES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Sum each tile over its columns and, if columns are anchors, over its rows: see `_sum_and_store`.
 
@@ -140,19 +107,24 @@ def sum_tiles_kernel(
     i, j = tl.program_id(0), tl.program_id(1)
     if TRIANGLE and j < i:
         return
-    rows, columns, row_inside, column_inside, any_excluded = _tile(
+    rows, columns, row_inside, column_inside, any_excluded = tile_of_program(
         row_start, row_end, column_start, column_end, period, ROWS, COLUMNS, FULL_TILES
     )
     s = tile_similarities(
         z, p, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION
     )
-    s = _replace_excluded(
+    s = replace_excluded(
         s, 0.0, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
     )  # fmt: skip
     base, _ = over_temperature(s, low, span, curvature, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
-    base = _replace_excluded(
+    base = replace_excluded(
         base, float("-inf"), z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
     )  # fmt: skip
+    limited = s
+    if CEILING == 2:
+        limited = tile_similarities(
+            q, r, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, GUIDE_WIDTH, DEPTH, PRECISION
+        )
     e, e2 = base, base
     if CONSTANT_SHIFT:  # one exponential for both axes
         e = tl.exp2(base * times - shift)
@@ -166,22 +138,22 @@ def sum_tiles_kernel(
     factor, threshold = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
     if not CONSTANT_SHIFT:
         factor = tl.load(factors + rows, row_inside, 0.0)
-    if HARDEST_ONLY:
+    if HARDEST_ONLY or CEILING:
         threshold = tl.load(thresholds + rows, row_inside, 0.0)
     _sum_and_store(
-        s, base, e, e2, factor[:, None], threshold[:, None], row_parts, j, rows - row_start, row_count, row_inside,
-        row_stride, 1, CONSTANT_SHIFT, SECOND, HARDEST_ONLY,
+        s, limited, base, e, e2, factor[:, None], threshold[:, None], row_parts, j, rows - row_start, row_count, row_inside,
+        row_stride, 1, CONSTANT_SHIFT, SECOND, HARDEST_ONLY, CEILING,
     )  # fmt: skip
     if COLUMNS_ARE_ANCHORS:
         if not TRIANGLE or j > i:  # a tile on the diagonal is its own transpose
             factor, threshold = tl.zeros((COLUMNS,), tl.float32), tl.zeros((COLUMNS,), tl.float32)
             if not CONSTANT_SHIFT:
                 factor = tl.load(factors + columns, column_inside, 0.0)
-            if HARDEST_ONLY:
+            if HARDEST_ONLY or CEILING:
                 threshold = tl.load(thresholds + columns, column_inside, 0.0)
             _sum_and_store(
-                s, base, e, e2, factor[None, :], threshold[None, :], column_parts, i, columns - column_start, column_count,
-                column_inside, column_stride, 0, CONSTANT_SHIFT, SECOND, HARDEST_ONLY,
+                s, limited, base, e, e2, factor[None, :], threshold[None, :], column_parts, i, columns - column_start,
+                column_count, column_inside, column_stride, 0, CONSTANT_SHIFT, SECOND, HARDEST_ONLY, CEILING,
             )  # fmt: skip
 
 
@@ -246,18 +218,18 @@ def merge_kernel(
 
 @triton.jit
 def weigh_tiles_kernel(
-    z, p, z_id, p_id, factors, thresholds, tie_weights, lse, gradient, gradient2, out,
+    z, p, q, r, z_id, p_id, factors, thresholds, tie_weights, lse, gradient, gradient2, out,
     row_start, row_end, column_start, column_end, period, times, times2, low, span, curvature, shift, shift2,
     COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, CONSTANT_SHIFT: tl.constexpr, TEMPERATURE: tl.constexpr,
     DETACH: tl.constexpr, SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr, HARDEST_ONLY: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
-    FULL_TILES: tl.constexpr, FAST: tl.constexpr,
+    CEILING: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GUIDE_WIDTH: tl.constexpr,
+    DEPTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Write ∂L/∂s of a block to `out` (rows, columns), for its rows' losses plus, if columns are anchors, its columns' losses."""
     i, j = tl.program_id(0), tl.program_id(1)
     if TRIANGLE and j < i:
         return
-    rows, columns, row_inside, column_inside, any_excluded = _tile(
+    rows, columns, row_inside, column_inside, any_excluded = tile_of_program(
         row_start, row_end, column_start, column_end, period, ROWS, COLUMNS, FULL_TILES
     )
     s = tile_similarities(
@@ -266,25 +238,30 @@ def weigh_tiles_kernel(
     base, slope = over_temperature(s, low, span, curvature, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
     a, b, factor, total, threshold, tie_weight = load_anchors(
         factors, thresholds, tie_weights, lse, gradient, gradient2, rows, row_inside,
-        CONSTANT_SHIFT, SECOND, HARDEST_ONLY, FULL_TILES,
+        CONSTANT_SHIFT, SECOND, HARDEST_ONLY, CEILING, FULL_TILES,
     )  # fmt: skip
     none = tl.zeros((COLUMNS,), tl.float32)
     a2, b2, factor2, total2, threshold2, tie_weight2 = none, none, none, none, none, none
     if COLUMNS_ARE_ANCHORS:
         a2, b2, factor2, total2, threshold2, tie_weight2 = load_anchors(
             factors, thresholds, tie_weights, lse, gradient, gradient2, columns, column_inside,
-            CONSTANT_SHIFT, SECOND, HARDEST_ONLY, FULL_TILES,
+            CONSTANT_SHIFT, SECOND, HARDEST_ONLY, CEILING, FULL_TILES,
         )  # fmt: skip
+    limited = s
+    if CEILING == 2:
+        limited = tile_similarities(
+            q, r, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, GUIDE_WIDTH, DEPTH, PRECISION
+        )
     weight = similarity_weights(
-        s, base, slope,
+        s, limited, base, slope,
         a[:, None], b[:, None], factor[:, None], total[:, None], threshold[:, None], tie_weight[:, None],
         a2[None, :], b2[None, :], factor2[None, :], total2[None, :], threshold2[None, :], tie_weight2[None, :],
         times, times2, shift, shift2,
-        True, COLUMNS_ARE_ANCHORS, CONSTANT_SHIFT, SECOND, FIXED_WEIGHTS, HARDEST_ONLY,
+        True, COLUMNS_ARE_ANCHORS, CONSTANT_SHIFT, SECOND, FIXED_WEIGHTS, HARDEST_ONLY, CEILING,
     )  # fmt: skip
     if CONSTANT_SHIFT and SECOND == 0:
         weight *= times * LN2
-    weight = _replace_excluded(
+    weight = replace_excluded(
         weight, 0.0, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
     ).to(out.dtype)  # fmt: skip
     out.store([i * ROWS, j * COLUMNS], weight)
@@ -315,14 +292,14 @@ def sigmoid_tiles_kernel(
             tl.store(here + plane, 0.0)
             tl.store(here + 2 * plane, 0.0)
         return
-    rows, columns, row_inside, column_inside, _ = _tile(
+    rows, columns, row_inside, column_inside, _ = tile_of_program(
         row_start, row_end, column_start, column_end, period, ROWS, COLUMNS, FULL_TILES
     )
     # Ids are compared in all tiles: a branch would cost registers, and therefore speed, in every tile.
     if NUMBERED and FULL_TILES:
-        excluded = _excluded_by_number(row_start + i * ROWS, column_start + j * COLUMNS, period, ROWS, COLUMNS)
+        excluded = excluded_by_number(row_start + i * ROWS, column_start + j * COLUMNS, period, ROWS, COLUMNS)
     else:
-        excluded = _excluded(z_id, p_id, rows, columns, row_inside, column_inside, FULL_TILES)
+        excluded = excluded_in_tile(z_id, p_id, rows, columns, row_inside, column_inside, FULL_TILES)
     times = 1.0
     if COLUMNS_ARE_ANCHORS:
         times = 2.0

@@ -36,7 +36,10 @@ def _descriptor(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
 
 
 class TileLaunch:
-    """The tiles of one similarity matrix, z · pᵀ: kernels are launched with one program for each tile of a block."""
+    """The tiles of one similarity matrix, z · pᵀ: kernels are launched with one program for each tile of a block.
+
+    With a `guide`, two more operands, kernels also get the tiles of its matrix. Kernels that `may_be_guided` get None without one.
+    """
 
     def __init__(
         self,
@@ -46,15 +49,27 @@ class TileLaunch:
         precision: str,
         *,
         tile: Tile | None = None,
+        guide: tuple[Tensor, Tensor] | None = None,
+        may_be_guided: bool = False,
     ) -> None:
         self.z, self.p = z, p
         self.ids, self.id_period = (selection.anchor_id, selection.pool_id), selection.id_period
         self.rows, self.columns, depth, self.warps, self.stages = tile or TILES[precision]
-        self.operands = _descriptor(z, self.rows, depth), _descriptor(p, self.columns, depth)
+        self.operands: tuple[TensorDescriptor | None, ...] = (
+            _descriptor(z, self.rows, depth),
+            _descriptor(p, self.columns, depth),
+        )
         self.constants = {
             "ROWS": self.rows, "COLUMNS": self.columns, "WIDTH": z.shape[1], "DEPTH": depth,
             "PRECISION": "ieee" if precision == "bf16" else precision, "FAST": z.is_cuda,
         }  # fmt: skip
+        if guide is not None:
+            q, r = guide
+            self.operands += _descriptor(q, self.rows, depth), _descriptor(r, self.columns, depth)
+            self.constants["GUIDE_WIDTH"] = q.shape[1]
+        elif may_be_guided:
+            self.operands += None, None
+            self.constants["GUIDE_WIDTH"] = 0
 
     def grid(self, block: MatrixBlock) -> tuple[int, int]:
         """Return the number of tiles down and across a block."""
@@ -69,7 +84,7 @@ class TileLaunch:
         numbers: tuple[float, ...] = (),
         **constants: Any,
     ) -> None:
-        """Call kernel(z, p, ids, *buffers, out, the block's rows and columns, period, *numbers, **constants) for each tile.
+        """Call kernel(z, p, [guide,] ids, *buffers, out, the block's bounds, period, *numbers, **constants) for each tile.
 
         `out` (rows, columns) is written tile by tile.
         """
