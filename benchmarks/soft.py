@@ -1,10 +1,10 @@
-"""Time soft targets, filters of false negatives, prefixes and the temperature-free loss beside NT-Xent and CLIP. Prints JSON lines.
+"""Time soft targets, filters of false negatives, prefixes and the temperature-free loss beside NT-Xent and CLIP.
 
     python benchmarks/soft.py > benchmarks/soft-h200.jsonl
 
-Each line is one loss at one size: forward and backward pass in eager mode, bf16 embeddings and guides, median of interleaved
-repetitions, its ratio to a reference of the same run, and peak memory without embeddings and guide. The dense form stores the
-matrices, and is measured up to 16,384 samples.
+Prints JSON lines. Each line is one loss at one size: forward and backward pass in eager mode, bf16 embeddings and guides,
+median of interleaved repetitions, its ratio to a reference of the same run, and peak memory without embeddings and guide. The
+dense form stores the matrices, and is measured up to 16,384 samples.
 """
 
 from __future__ import annotations

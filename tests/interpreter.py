@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 choose.MAX_FUSED_WIDTH = 0  # tiles at any width
 engine.BLOCK = engine._FORWARD_BLOCK = sigmoid.BLOCK = soft.BLOCK = soft._FORWARD_BLOCK = 32
 for precision in launch.TILES:
-    launch.TILES[precision] = soft.TILES[precision] = (16, 16, 16, 4, 2)
+    launch.TILES[precision] = launch.GUIDED_TILES[precision] = (16, 16, 16, 4, 2)
 sigmoid._TILE = (16, 16, 16, 4, 2)
 
 

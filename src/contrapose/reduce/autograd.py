@@ -180,7 +180,8 @@ def _soft_in_kernels(
     (_, soft), d = statistics, anchor.shape[1]
     assert isinstance(soft, SoftSums)
     phi, guide = exponent(soft.logit, len(anchor), anchor), soft.log_weights.guide_products()
-    assert phi is not None and guide is not None
+    assert phi is not None
+    assert guide is not None
     rows = kernel_operands(guide.anchor, guide.pool, choice.precision, None, tile_width(guide.anchor.shape[1]))
     request = SoftRequest(
         phi, cast(Selection, source.selection).contiguous(), choice.precision, d, rows, guide.temperature,

@@ -109,7 +109,10 @@ def _guide_of(source: Source, statistics: tuple[Statistic, ...]) -> GuideProduct
         return None
     total, soft = statistics
     anchor, pool, selection = source.anchor, source.pool, source.selection
-    assert isinstance(soft, SoftSums) and anchor is not None and pool is not None and selection is not None
+    assert isinstance(soft, SoftSums)
+    assert anchor is not None
+    assert pool is not None
+    assert selection is not None
     guide = soft.log_weights.guide_products()
     if guide is None or soft.logit is not total.logit or not selection.keeps_all:
         return None

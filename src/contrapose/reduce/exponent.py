@@ -20,7 +20,7 @@ MAX_SHIFT = 40.0
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """τ(s) for kernels: a Triton function (s, low, span, curvature, ROUGH) -> τ(s), τ'(s), and its parameters.
+    """τ(s) for kernels: a Triton function like those of `profile_kernels`, and its parameters.
 
     If a temperature's method `kernel_profile` returns one, kernels compute the temperature. Any other function of
     similarity is computed by its own formula, block by block.

@@ -27,19 +27,11 @@ def reciprocal(x, FAST: tl.constexpr):
 def over_temperature(
     s, low, span, curvature, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, FAST: tl.constexpr, ROUGH: tl.constexpr
 ):
-    """Return s / τ(s) and its derivative, or s and 1 without a TEMPERATURE.
-
-    TEMPERATURE is a function (s, low, span, curvature, ROUGH) -> τ(s), τ'(s). With DETACH, τ is a constant in the
-    derivative.
-    """
+    """Return s / τ(s) and its derivative, or s and 1 without a TEMPERATURE, which is a function of `profile_kernels`."""
     if TEMPERATURE is None:
         base, slope = s, 1.0
     else:
-        tau, tau_slope = TEMPERATURE(s, low, span, curvature, ROUGH)
-        inverse = reciprocal(tau, FAST)
-        base, slope = s * inverse, inverse
-        if not DETACH:
-            slope = (tau - s * tau_slope) * inverse * inverse
+        base, slope = TEMPERATURE(s, low, span, curvature, DETACH, FAST, ROUGH)
     return base, slope
 
 

@@ -214,7 +214,8 @@ class Arctanh(Profile):
 
     def kernel_profile(self) -> KernelProfile | None:
         """Return the same profile for GPU kernels."""
-        return self._kernel(Arctanh, "arctanh", scale=1 / (0.5 - _END_TEMPERATURE), curvature=_END_TEMPERATURE)
+        stretched = (self.low, self.high) != (_END_TEMPERATURE, 0.5)
+        return None if stretched else self._kernel(Arctanh, "arctanh")
 
 
 def cosine(low: float, high: float, shift: float | None = None, *, detach: bool = True) -> Profile:

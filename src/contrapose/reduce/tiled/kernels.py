@@ -113,6 +113,12 @@ def sum_tiles_kernel(
     s = tile_similarities(
         z, p, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION
     )
+    # Both products first: what follows from one would take registers that the other needs.
+    limited = s
+    if CEILING == 2:
+        limited = tile_similarities(
+            q, r, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, GUIDE_WIDTH, DEPTH, PRECISION
+        )
     s = replace_excluded(
         s, 0.0, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
     )  # fmt: skip
@@ -120,11 +126,6 @@ def sum_tiles_kernel(
     base = replace_excluded(
         base, float("-inf"), z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
     )  # fmt: skip
-    limited = s
-    if CEILING == 2:
-        limited = tile_similarities(
-            q, r, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, GUIDE_WIDTH, DEPTH, PRECISION
-        )
     e, e2 = base, base
     if CONSTANT_SHIFT:  # one exponential for both axes
         e = tl.exp2(base * times - shift)
@@ -235,6 +236,11 @@ def weigh_tiles_kernel(
     s = tile_similarities(
         z, p, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION
     )
+    limited = s
+    if CEILING == 2:
+        limited = tile_similarities(
+            q, r, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, GUIDE_WIDTH, DEPTH, PRECISION
+        )
     base, slope = over_temperature(s, low, span, curvature, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
     a, b, factor, total, threshold, tie_weight = load_anchors(
         factors, thresholds, tie_weights, lse, gradient, gradient2, rows, row_inside,
@@ -247,11 +253,6 @@ def weigh_tiles_kernel(
             factors, thresholds, tie_weights, lse, gradient, gradient2, columns, column_inside,
             CONSTANT_SHIFT, SECOND, HARDEST_ONLY, CEILING, FULL_TILES,
         )  # fmt: skip
-    limited = s
-    if CEILING == 2:
-        limited = tile_similarities(
-            q, r, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, GUIDE_WIDTH, DEPTH, PRECISION
-        )
     weight = similarity_weights(
         s, limited, base, slope,
         a[:, None], b[:, None], factor[:, None], total[:, None], threshold[:, None], tie_weight[:, None],

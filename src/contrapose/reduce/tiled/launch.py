@@ -23,6 +23,13 @@ TILES: dict[str, Tile] = {
     "tf32x3": (64, 64, 32, 4, 2),
     "ieee": (64, 64, 32, 4, 2),
 }
+# With a guide, two tiles of similarities are live at once, which takes more warps.
+GUIDED_TILES: dict[str, Tile] = {
+    "bf16": (128, 128, 64, 8, 4),
+    "tf32": (128, 128, 32, 8, 3),
+    "tf32x3": (64, 64, 32, 4, 2),
+    "ieee": (64, 64, 32, 4, 2),
+}
 
 
 def tile_width(d: int) -> int:
@@ -38,7 +45,8 @@ def _descriptor(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
 class TileLaunch:
     """The tiles of one similarity matrix, z · pᵀ: kernels are launched with one program for each tile of a block.
 
-    With a `guide`, two more operands, kernels also get the tiles of its matrix. Kernels that `may_be_guided` get None without one.
+    With a `guide`, two more operands, kernels also get the tiles of its matrix; kernels that `may_be_guided` get None without
+    one.
     """
 
     def __init__(
@@ -54,7 +62,8 @@ class TileLaunch:
     ) -> None:
         self.z, self.p = z, p
         self.ids, self.id_period = (selection.anchor_id, selection.pool_id), selection.id_period
-        self.rows, self.columns, depth, self.warps, self.stages = tile or TILES[precision]
+        tiles = TILES if guide is None else GUIDED_TILES
+        self.rows, self.columns, depth, self.warps, self.stages = tile or tiles[precision]
         self.operands: tuple[TensorDescriptor | None, ...] = (
             _descriptor(z, self.rows, depth),
             _descriptor(p, self.columns, depth),

@@ -15,17 +15,10 @@ from contrapose.reduce.engine import Engine, Gradients, Needs, Operands, Tensors
 from contrapose.reduce.exponent import Exponent
 from contrapose.reduce.matrix_blocks import matrix_blocks
 from contrapose.reduce.request import LOG2E
-from contrapose.reduce.tiled.launch import BLOCK, BlockGradients, Tile, TileLaunch
+from contrapose.reduce.tiled.launch import BLOCK, BlockGradients, TileLaunch
 from contrapose.reduce.tiled.soft_kernels import sum_soft_tiles_kernel, weigh_soft_tiles_kernel
 from contrapose.reduce.unit import same_tensor
 
-# Two tiles of similarities are live at once, which takes twice the usual number of warps.
-TILES: dict[str, Tile] = {
-    "bf16": (128, 128, 64, 8, 3),
-    "tf32": (128, 128, 32, 8, 3),
-    "tf32x3": (64, 64, 32, 4, 2),
-    "ieee": (64, 64, 32, 4, 2),
-}
 _FORWARD_BLOCK = 2 * BLOCK  # tile sums take less memory than ∂L/∂s, so blocks can be larger
 # Planes that kernels store: Σ e^φ, Σ s e^φ, Σ w, Σ w s/τ, Σ w log w, and the largest exponent in base 2
 TOTAL, SIMILARITY, WEIGHT, ATTRACTION, ENTROPY, LARGEST = range(6)
@@ -167,8 +160,8 @@ def _factors(request: SoftRequest, z: Tensor) -> Tensor:
 
 
 def _launch(request: SoftRequest, z: Tensor, p: Tensor) -> TileLaunch:
-    guide, tile = (request.guide.z, request.guide.p), TILES[request.precision]
-    return TileLaunch(z, p, request.selection, request.precision, tile=tile, guide=guide)
+    guide = request.guide.z, request.guide.p
+    return TileLaunch(z, p, request.selection, request.precision, guide=guide)
 
 
 SOFT = Engine("tiled", forward, backward)

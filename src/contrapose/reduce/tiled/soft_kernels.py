@@ -74,6 +74,8 @@ def sum_soft_tiles_kernel(
     )
     row, column = row_start + i * ROWS, column_start + j * COLUMNS
     s = tile_similarities(z, p, row, column, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
+    # Both products first: what follows from one would take registers that the other needs.
+    g = tile_similarities(q, r, row, column, ROWS, COLUMNS, GUIDE_WIDTH, DEPTH, PRECISION)
     s = replace_excluded(
         s, 0.0, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
     )  # fmt: skip
@@ -84,7 +86,6 @@ def sum_soft_tiles_kernel(
     e = base
     if CONSTANT_SHIFT:  # one exponential for both axes
         e = tl.exp2(base * times - shift)
-    g = tile_similarities(q, r, row, column, ROWS, COLUMNS, GUIDE_WIDTH, DEPTH, PRECISION)
     w, v = _weights(g, sharpness, weight_shift, SOFTMAX)
     w = replace_excluded(
         w, 0.0, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
@@ -139,8 +140,8 @@ def weigh_soft_tiles_kernel(
     )
     row, column = row_start + i * ROWS, column_start + j * COLUMNS
     s = tile_similarities(z, p, row, column, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
-    base, slope = over_temperature(s, low, span, curvature, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
     g = tile_similarities(q, r, row, column, ROWS, COLUMNS, GUIDE_WIDTH, DEPTH, PRECISION)
+    base, slope = over_temperature(s, low, span, curvature, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
     w, _ = _weights(g, sharpness, weight_shift, SOFTMAX)
     a, b, factor, total = _load_gradients(factors, lse, gradient, gradient2, rows, row_inside, CONSTANT_SHIFT)
     a, b, factor, total = a[:, None], b[:, None], factor[:, None], total[:, None]
