@@ -20,8 +20,10 @@ from contrapose.reduce.engine import Engine, Gradients, Needs, Operands, Tensors
 from contrapose.reduce.fused.kernels import backward_kernel, combine_kernel, forward_kernel
 from contrapose.reduce.fused.launch import (
     BACKWARD,
+    BACKWARD_BELOW,
     BACKWARD_OF_HARDEST,
     FORWARD,
+    FORWARD_BELOW,
     FORWARD_OF_HARDEST,
     FORWARD_WITH_MEAN,
     RowLaunch,
@@ -102,7 +104,8 @@ def _forward(
     request: KernelRequest, z: Tensor, p: Tensor, rows: slice, columns: slice, *, with_mean: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return a run's results of `forward_kernel`: log-sum-exps (n,), second sums (n,) and mean rows (n, d) or None."""
-    launch = _row_launch(request, FORWARD_WITH_MEAN if with_mean else FORWARD, z, p, rows, columns)
+    direction = FORWARD_WITH_MEAN if with_mean else FORWARD if request.selection.ceiling is None else FORWARD_BELOW
+    launch = _row_launch(request, direction, z, p, rows, columns)
     out, second = z.new_empty((2, launch.splits, launch.n), dtype=torch.float32)
     mean = z.new_empty((launch.splits, launch.n, request.width), dtype=torch.float32) if with_mean else None
     launch(
@@ -137,7 +140,8 @@ def _backward(
     *, rows_are_anchors: bool, columns_are_anchors: bool,
 ) -> None:  # fmt: skip
     """Write the gradient of some rows of z to `out`, (rows, d): see `backward_kernel`."""
-    launch = _row_launch(request, BACKWARD if request.hardest is None else BACKWARD_OF_HARDEST, z, p, rows, columns)
+    direction = BACKWARD if request.selection.ceiling is None else BACKWARD_BELOW
+    launch = _row_launch(request, direction if request.hardest is None else BACKWARD_OF_HARDEST, z, p, rows, columns)
     anchors = rows if rows_are_anchors else columns
     parts = out if launch.splits == 1 else out.new_empty((launch.splits, *out.shape))
     ids = ids_of(request, rows, columns) if rows_are_anchors else ids_of(request, columns, rows)[::-1]

@@ -13,13 +13,15 @@ from contrapose.reduce.kernel_launch import launch_kernel, specialisation
 
 # (rows, columns, warps, pipeline stages) of a tile, by precision and pass: the fastest on an H200 at n = 65,536, d = 128.
 Tile = tuple[int, int, int, int]
-FORWARD, FORWARD_WITH_MEAN, FORWARD_OF_HARDEST, BACKWARD, BACKWARD_OF_HARDEST = range(5)
+FORWARD, FORWARD_WITH_MEAN, FORWARD_OF_HARDEST, FORWARD_BELOW, BACKWARD, BACKWARD_OF_HARDEST, BACKWARD_BELOW = range(7)
 _TILES: dict[tuple[str, int], Tile] = {
     ("bf16", FORWARD): (128, 128, 4, 2),
     ("bf16", FORWARD_WITH_MEAN): (64, 128, 4, 2),
     ("bf16", FORWARD_OF_HARDEST): (64, 64, 4, 3),
+    ("bf16", FORWARD_BELOW): (64, 128, 4, 3),
     ("bf16", BACKWARD): (128, 64, 4, 3),
     ("bf16", BACKWARD_OF_HARDEST): (64, 128, 4, 2),
+    ("bf16", BACKWARD_BELOW): (128, 64, 4, 2),
     ("tf32", FORWARD): (128, 32, 4, 2),
     ("tf32", FORWARD_WITH_MEAN): (128, 32, 4, 2),
     ("tf32", BACKWARD): (128, 32, 4, 2),
@@ -28,6 +30,13 @@ _TILES: dict[tuple[str, int], Tile] = {
     ("tf32x3", BACKWARD): (128, 64, 8, 2),
 }
 _DEFAULT: Tile = (64, 32, 4, 2)
+# The passes whose tiles replace those of passes over some of the negatives, in other precisions than bf16
+_PLAIN = {
+    FORWARD_OF_HARDEST: FORWARD,
+    FORWARD_BELOW: FORWARD,
+    BACKWARD_OF_HARDEST: BACKWARD,
+    BACKWARD_BELOW: BACKWARD,
+}
 _FEW_ROWS = 4096  # up to this number of rows, large tiles would leave most multiprocessors idle
 _COMBINED_ROWS = 128  # rows per program of the kernel that combines partial results
 MIN_TILES = (
@@ -42,7 +51,7 @@ def tile_of(precision: str, direction: int, rows: int, d: int) -> Tile:
     if d > 128:
         return (64, 64, 8, 2) if precision == "bf16" else (64, 32, 8, 1)
     if precision != "bf16":
-        direction = {FORWARD_OF_HARDEST: FORWARD, BACKWARD_OF_HARDEST: BACKWARD}.get(direction, direction)
+        direction = _PLAIN.get(direction, direction)
     return _TILES.get((precision, direction), _DEFAULT)
 
 

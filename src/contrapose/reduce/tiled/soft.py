@@ -13,12 +13,14 @@ from torch import Tensor
 from contrapose.reduce.block import Selection
 from contrapose.reduce.engine import Engine, Gradients, Needs, Operands, Tensors
 from contrapose.reduce.exponent import Exponent
-from contrapose.reduce.matrix_blocks import matrix_blocks
+from contrapose.reduce.matrix_blocks import MatrixBlock, matrix_blocks
 from contrapose.reduce.request import LOG2E
 from contrapose.reduce.tiled.launch import BLOCK, BlockGradients, TileLaunch
 from contrapose.reduce.tiled.soft_kernels import sum_soft_tiles_kernel, weigh_soft_tiles_kernel
 from contrapose.reduce.unit import same_tensor
 
+# Half of a square tile: one program's sums should run during another's products.
+_TILE = (64, 128, 64, 4, 4)
 _FORWARD_BLOCK = 2 * BLOCK  # tile sums take less memory than ∂L/∂s, so blocks can be larger
 # Planes that kernels store: Σ e^φ, Σ s e^φ, Σ w, Σ w s/τ, Σ w log w, and the largest exponent in base 2
 TOTAL, SIMILARITY, WEIGHT, ATTRACTION, ENTROPY, LARGEST = range(6)
@@ -78,9 +80,10 @@ def forward(operands: Operands, request: SoftRequest, needs: Needs) -> tuple[Ten
     factors = _factors(request, z)
     totals = z.new_zeros((LARGEST + 1, len(z)), dtype=torch.float32)
     totals[LARGEST] = -torch.inf
-    launch = _launch(request, z, p)
+    blocks = list(matrix_blocks(request.selection.runs, same=operands.same, block=_FORWARD_BLOCK))
+    launch = _launch(request, z, p, blocks)
     flags: dict[str, Any] = {"LEARNED": needs.learned, "ENTROPY": request.with_entropy}
-    for block in matrix_blocks(request.selection.runs, same=operands.same, block=_FORWARD_BLOCK):
+    for block in blocks:
         down, across = launch.grid(block)
         of_rows = of_columns = totals.new_zeros((LARGEST + 1, across, block.height))
         both = block.serves_columns and not block.diagonal
@@ -137,8 +140,9 @@ def backward(request: SoftRequest, saved: Sequence[Tensor], gradients: Tensors, 
         if request.phi.is_bounded:  # the kernel computes e^{φ - shift} instead of the softmax weight e^{φ - lse}
             a = a * inverse
         summed = BlockGradients(z, p, same=same_tensor(z, p), wants_rows=needs.anchor, wants_columns=needs.pool)
-        launch, buffers = _launch(request, z, p), (factors, lse, a.contiguous(), b.contiguous())
-        for block in matrix_blocks(request.selection.runs, same=summed.same, block=BLOCK):
+        blocks = list(matrix_blocks(request.selection.runs, same=summed.same, block=BLOCK))
+        launch, buffers = _launch(request, z, p, blocks), (factors, lse, a.contiguous(), b.contiguous())
+        for block in blocks:
             weights = summed.weights(block)
             launch(
                 weigh_soft_tiles_kernel, block, *buffers, out=weights, numbers=request.numbers, **request.constants
@@ -159,9 +163,11 @@ def _factors(request: SoftRequest, z: Tensor) -> Tensor:
     return z.new_full((len(z),), factors, dtype=torch.float32)
 
 
-def _launch(request: SoftRequest, z: Tensor, p: Tensor) -> TileLaunch:
-    guide = request.guide.z, request.guide.p
-    return TileLaunch(z, p, request.selection, request.precision, guide=guide)
+def _launch(request: SoftRequest, z: Tensor, p: Tensor, blocks: Sequence[MatrixBlock]) -> TileLaunch:
+    # Blocks on the diagonal need square tiles.
+    special = request.precision == "bf16" and z.is_cuda and not any(block.diagonal for block in blocks)
+    guide, tile = (request.guide.z, request.guide.p), _TILE if special else None
+    return TileLaunch(z, p, request.selection, request.precision, guide=guide, tile=tile)
 
 
 SOFT = Engine("tiled", forward, backward)

@@ -32,12 +32,12 @@ def _sum_and_store(
 ):  # fmt: skip
     """Sum a tile over one axis, and store the sums of some anchors in row `tile` of `parts`; `tiled.soft` names the planes.
 
-    `base` is -inf and `w` 0 for pairs that are not negatives.
+    For pairs that are not negatives `w` is 0, and `e` is 0 or, without a constant shift, -inf and not exponentiated yet.
     """
     here = parts + tile.to(tl.int64) * count + index
     if not CONSTANT_SHIFT:
         # Selected: the factor may be 0 outside of the matrix, and 0 · -inf would be NaN.
-        scaled = tl.where(base == float("-inf"), base, base * (factor * LOG2E))
+        scaled = tl.where(e == float("-inf"), e, e * (factor * LOG2E))
         largest = tl.max(scaled, AXIS)
         # An anchor without negatives in this tile: -inf - (-inf) would be NaN.
         finite = tl.where(largest == float("-inf"), 0.0, largest)
@@ -47,8 +47,7 @@ def _sum_and_store(
     if LEARNED:
         tl.store(here + plane, tl.sum(e * s, AXIS), inside)
     tl.store(here + 2 * plane, tl.sum(w, AXIS), inside)
-    # 0 · -inf would be NaN.
-    tl.store(here + 3 * plane, tl.sum(tl.where(base == float("-inf"), 0.0, w * base), AXIS), inside)
+    tl.store(here + 3 * plane, tl.sum(w * base, AXIS), inside)
     if ENTROPY:
         tl.store(here + 4 * plane, tl.sum(w * v, AXIS), inside)
 
@@ -80,12 +79,14 @@ def sum_soft_tiles_kernel(
         s, 0.0, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
     )  # fmt: skip
     base, _ = over_temperature(s, low, span, curvature, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
-    base = replace_excluded(
-        base, float("-inf"), z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
-    )  # fmt: skip
-    e = base
     if CONSTANT_SHIFT:  # one exponential for both axes
-        e = tl.exp2(base * times - shift)
+        e = replace_excluded(
+            tl.exp2(base * times - shift), 0.0, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
+        )  # fmt: skip
+    else:
+        e = replace_excluded(
+            base, float("-inf"), z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
+        )  # fmt: skip
     w, v = _weights(g, sharpness, weight_shift, SOFTMAX)
     w = replace_excluded(
         w, 0.0, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
