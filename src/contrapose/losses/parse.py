@@ -113,6 +113,18 @@ def with_temperature(loss: str, temperature: str, *, replace: bool = False) -> s
     return f"{name}({', '.join([*others, f'temperature={value}'])}){added}"
 
 
+def with_negatives(loss: str, negatives: str) -> str | None:
+    """Return a loss as text with its choice of negatives, such as "hardest(0.1)"; None if it has one, or cannot have one.
+
+    >>> with_negatives("nt_xent(temperature=0.2)", "hardest(0.1)")
+    'nt_xent(temperature=0.2, negatives=hardest(0.1))'
+    """
+    given, others, added = _first_keywords(loss, "negatives")
+    if given or "negatives" not in _settings_of(parse(loss).func):
+        return None
+    return f"{loss_name(loss)}({', '.join([*others, f'negatives={negatives}'])}){added}"
+
+
 def temperature_of(loss: str) -> float | None:
     """Return the number that a loss as text has as temperature; None if it has none, or something else.
 
@@ -133,12 +145,12 @@ def without_temperature(loss: str) -> str:
     return f"{loss_name(loss)}({', '.join(others)}){added}" if others else f"{loss_name(loss)}{added}"
 
 
-def _first_keywords(loss: str) -> tuple[list[ast.keyword], list[str], str]:
-    """Return the temperature of a loss's first part, its other settings as text, and the parts that are added to it as text."""
+def _first_keywords(loss: str, name: str = "temperature") -> tuple[list[ast.keyword], list[str], str]:
+    """Return a setting of a loss's first part, its other settings as text, and the parts that are added to it as text."""
     (_, node), *others = _parts(loss)
     keywords = node.keywords if isinstance(node, ast.Call) else []
-    given = [keyword for keyword in keywords if keyword.arg == "temperature"]
-    settings = [ast.unparse(keyword) for keyword in keywords if keyword.arg != "temperature"]
+    given = [keyword for keyword in keywords if keyword.arg == name]
+    settings = [ast.unparse(keyword) for keyword in keywords if keyword.arg != name]
     return given, settings, "".join(f" + {weight:g}*{ast.unparse(term)}" for weight, term in others)
 
 

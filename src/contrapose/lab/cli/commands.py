@@ -34,6 +34,11 @@ COMMANDS = {
         "Compare",
         "Train with several losses on your own data, and report which losses give a more accurate encoder.",
     ),
+    "tune": Command(
+        "cli.tune",
+        "Tune",
+        "Find a temperature for your data in short trials, and compare the best with the default over three seeds.",
+    ),
     "train": Command(
         "cli.train",
         "Train",

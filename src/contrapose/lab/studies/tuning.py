@@ -1,0 +1,78 @@
+"""Candidates for the temperature of a loss, and the rounds of short trials that choose among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from contrapose.losses.parse import parse, temperature_of, with_negatives, with_temperature
+
+_FACTORS = (0.25, 0.5, 2.0, 4.0)  # of the default temperature
+_HARDEST = "hardest(0.1)"  # each anchor's most similar tenth of the negatives
+# The shares of all epochs in the rounds of trials, and how many candidates go on to the next
+ROUNDS = ((0.25, 3), (0.5, 1))
+_TYPICAL = 0.1  # the middle of the candidates if the default is no number, such as a learned temperature
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The score of a candidate in a round of short trials; None if it could not be measured."""
+
+    loss: str
+    epochs: int
+    score: float | None
+
+
+def candidates(loss: str, objective: str) -> list[str]:
+    """Return the loss itself, at temperatures around its own, with a temperature of similarity, and with hard negatives.
+
+    loss        the loss as text, such as "simclr"
+    objective   what it stands for, with all settings, such as "nt_xent(temperature=0.05)"
+
+    >>> candidates("simclr", "nt_xent(temperature=0.2)")[:4]
+    ['simclr', 'simclr(temperature=0.05)', 'simclr(temperature=0.1)', 'simclr(temperature=0.4)']
+    """
+    own = temperature_of(objective) or _TYPICAL
+    values = [f"{factor * own:.3g}" for factor in _FACTORS]
+    if temperature_of(objective) is None:
+        values.append(f"{own:g}")
+    values.append(f"{0.5 * own:.3g}:{2 * own:.3g}")
+    found = [loss, *(with_temperature(loss, value, replace=True) for value in values)]
+    hard = with_negatives(loss, _HARDEST)
+    # Objectives may refuse a function of similarity, or a choice of negatives, that their settings name.
+    return [text for text in dict.fromkeys([*found, *([] if hard is None else [hard])]) if _is_accepted(text)]
+
+
+def _is_accepted(loss: str) -> bool:
+    try:
+        parse(loss)
+    except ValueError:
+        return False
+    return True
+
+
+def choose(
+    losses: Sequence[str], epochs: int, score: Callable[[Sequence[str], int], Sequence[float | None]]
+) -> list[Trial]:
+    """Run rounds of trials, each with fewer candidates and more epochs, and return all trials; the last one is the best.
+
+    losses   the candidates; the first is the default
+    epochs   of a whole run
+    score    trains the losses for so many epochs and returns their scores, higher is better; None where there is none
+
+    >>> def score(losses, epochs):
+    ...     return [len(loss) for loss in losses]
+    >>> [(trial.loss, trial.epochs) for trial in choose(["a", "bb", "ccc", "dddd", "eeeee"], 8, score)][-3:]
+    [('ccc', 4), ('dddd', 4), ('eeeee', 4)]
+    """
+    trials: list[Trial] = []
+    remaining = list(losses)
+    for share, kept in ROUNDS:
+        length = max(1, round(share * epochs))
+        round_of = [Trial(loss, length, found) for loss, found in zip(remaining, score(remaining, length), strict=True)]
+        measured = [trial for trial in round_of if trial.score is not None]
+        # In ascending order, so that the last trial is the best; of equals, the one that comes first in the list.
+        ranked = sorted(measured, key=lambda trial: (trial.score, -remaining.index(trial.loss)))
+        trials += [*(trial for trial in round_of if trial.score is None), *ranked]
+        remaining = [trial.loss for trial in reversed(ranked[-kept:])]
+    return trials
