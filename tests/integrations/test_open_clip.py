@@ -237,3 +237,47 @@ def test_logit_scale_replaces_the_number_of_a_method(name: str, objective: Calla
     torch.testing.assert_close(ClipLoss(objective=name)(images, texts, scale), expected)
     written = ClipLoss(objective=f"{name}(temperature=0.5)")
     torch.testing.assert_close(written(images, texts, scale), written(images, texts, torch.tensor(1.0)))
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Any:
+    """open_clip's training tasks."""
+    return pytest.importorskip("open_clip.task", reason="they are on open_clip's main branch, not in 3.3")
+
+
+def step_of(task: Any, name: str = "contrastive_loss") -> list[Tensor]:
+    """Return a loss of the task, and its gradients."""
+    images, texts = batch()
+    losses, _ = task.train()({"image": images.double(), "text": texts})
+    parameters = [p for p in task.trainable_module.parameters() if p.requires_grad]
+    return [losses[name].detach(), *torch.autograd.grad(losses[name], parameters)]
+
+
+def assert_close(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_a_task_takes_the_loss(tasks: Any) -> None:
+    theirs = step_of(tasks.CLIPTask(model().double()))
+    assert_close(step_of(tasks.CLIPTask(model().double(), loss=ClipLoss())), theirs)
+    harder = step_of(tasks.CLIPTask(model().double(), loss=ClipLoss(negatives=hardest(3))))
+    assert float(harder[0]) < float(theirs[0])  # fewer negatives
+
+
+def test_the_loss_of_a_task_can_be_replaced(tasks: Any) -> None:
+    task = tasks.CLIPTask(model(init_logit_bias=-5.0).double())
+    task.loss = SigLipLoss()
+    images, texts = batch()
+    expected = SigLipLoss()(**task.trainable_module(images.double(), texts))
+    assert_close(step_of(task)[:1], [expected.detach()])
+
+
+def test_distillation_takes_soft_targets(tasks: Any) -> None:
+    torch.manual_seed(1)
+    teacher = model().double()
+    for parameter in teacher.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    ours = tasks.DistillCLIPTask(model().double(), teacher, loss=ClipLoss(objective="soft_nt_xent"))
+    theirs = tasks.DistillCLIPTask(model().double(), teacher)
+    assert_close(step_of(ours), step_of(theirs, "distill_loss"))
