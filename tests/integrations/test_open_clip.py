@@ -104,7 +104,8 @@ def test_a_teacher_gives_the_soft_targets_of_open_clips_distillation() -> None:
     teacher: dict[str, Any] = {"dist_image_features": images, "dist_text_features": texts}
 
     def distilled(*inputs: Tensor) -> Tensor:
-        return reference.DistillClipLoss()(*inputs, **teacher, dist_logit_scale=8.0)[1]
+        loss: Tensor = reference.DistillClipLoss()(*inputs, **teacher, dist_logit_scale=8.0)[1]
+        return loss
 
     theirs = value_and_gradients(distilled, parameter(10.0))
     of_scale = value_and_gradients(ClipLoss(objective="soft_nt_xent"), parameter(10.0), **teacher, dist_logit_scale=8.0)

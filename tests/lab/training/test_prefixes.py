@@ -12,14 +12,17 @@ import pytest
 import torch
 from commands import error_message, printed_lines
 from sentence_transformers import SentenceTransformer
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 import contrapose
 from contrapose.lab.cli import main
 from contrapose.lab.evaluation import KNN
 from contrapose.lab.modalities.captions.recall import caption_recall
+from contrapose.lab.modalities.captions.zero_shot import class_embeddings, zero_shot_scores
 from contrapose.lab.modalities.text.evaluation import evaluate_sts, read_sts
 from contrapose.lab.modalities.text.settings import TEXT_SETTINGS
+from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.training import Model, Run, Trainer, prepare
 from contrapose.lab.training.eager import EagerSteps
 from contrapose.lab.training.model import load_any
@@ -107,17 +110,18 @@ def test_a_prefix_is_loaded_as_unit_vectors(images: Path, captions: Path) -> Non
 
 def scores_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, float]:
     capsys.readouterr()
-    return json.loads(printed_lines(capsys, "evaluate", *arguments)[-1])
+    scores: dict[str, float] = json.loads(printed_lines(capsys, "evaluate", *arguments)[-1])
+    return scores
 
 
-def test_evaluate_scores_each_prefix_from_one_pass(
-    images: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoded = []
-    forward = contrapose.lab.networks.encoder.Encoder.forward
-    counted = lambda self, inputs: (encoded.append(len(inputs)), forward(self, inputs))[1]  # noqa: E731
-    monkeypatch.setattr(contrapose.lab.networks.encoder.Encoder, "forward", counted)
-    scores = scores_of(capsys, str(images), "--baselines", "none")
+def test_evaluate_scores_each_prefix_from_one_pass(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    encoded: list[int] = []
+
+    def count(module: nn.Module, inputs: Any, output: Any) -> None:
+        encoded.extend([len(output)] if isinstance(module, Encoder) else [])
+
+    with register_module_forward_hook(count):
+        scores = scores_of(capsys, str(images), "--baselines", "none")
     run = Run.load(images / "run.json")
     split = prepare(run)
     assert split.test is not None
@@ -161,15 +165,20 @@ def test_recall_of_each_prefix(captions: Path, capsys: pytest.CaptureFixture[str
         assert scores[f"dims_4_{name}"] == pytest.approx(expected)
 
 
-def test_zero_shot_of_each_prefix(
-    captions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zero_shot_of_each_prefix(captions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = []
     for number, colour in enumerate(captioned.COLOURS):
-        (tmp_path / "data" / colour).mkdir(parents=True)
-        (tmp_path / "data" / colour / f"{number}.png").write_bytes(captioned.png(colour))
-    scores = scores_of(capsys, str(captions), "--zero-shot", str(tmp_path / "data"))
+        files.append(tmp_path / "data" / colour / f"{number}.png")
+        files[-1].parent.mkdir(parents=True)
+        files[-1].write_bytes(captioned.png(colour))
+    templates = ("a {} square", "something {} on a wall")
+    scores = scores_of(capsys, str(captions), "--zero-shot", str(tmp_path / "data"), "--templates", *templates)
+    model, names = load_any(captions, dims=4, device=CPU), sorted(captioned.COLOURS)
+    images = model.towers["images"].embed(files)
+    labels = torch.tensor([names.index(file.parent.name) for file in files])
+    expected = zero_shot_scores(images, labels, class_embeddings(model.towers["text"].embed, names, templates))
+    assert {name: scores[f"dims_4_zero_shot_{name}"] for name in expected} == pytest.approx(expected, rel=1e-5)
     assert scores["dims_16_zero_shot_top1"] == scores["zero_shot_top1"]
-    assert "dims_4_zero_shot_top5" in scores
     assert "chance_dims_4_zero_shot_top5" not in scores
 
 
