@@ -219,7 +219,7 @@ def test_widths_that_do_not_fit_the_embedding(tmp_path: Path, images: Path, caps
 def test_an_exported_prefix_of_images(tmp_path: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.safetensors"
     message = error_message(capsys, "export", str(images), "-o", str(file), "--dims", "8")
-    assert "prefixes of the output of its head simclr" in message
+    assert "prefixes of its projector's output (--head simclr), and" in message
     assert not file.exists()
     run = train(tmp_path / "none", dims=(8, 64), head="none")
     main(["export", str(run), "-o", str(file), "--dims", "8"])

@@ -225,7 +225,7 @@ class Export:
         """Return the error for a form that cannot hold the projector, of whose output the prefix is."""
         head = encoder.model.run.head
         return ValueError(
-            f"dims: the run trained prefixes of the output of its head {head}, and {self.out} would have the encoder alone; "
+            f"dims: the run trained prefixes of its projector's output (--head {head}), and {self.out} has the encoder alone; "
             f'{instead}, or in Python contrapose.load("{self.run}", dims={self.dims})'
         )
 
