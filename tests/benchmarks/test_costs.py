@@ -15,12 +15,18 @@ from contrapose.losses import CATALOGUE
 measure = partial(costs.measure, d=8, dtype="float32", device="cpu", seconds=0.0)
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_every_loss_of_the_catalogue_is_timed(name: str) -> None:
+@pytest.mark.parametrize("name", [*CATALOGUE, *costs.OTHERS])
+def test_every_loss_is_timed(name: str) -> None:
     (row,) = measure([name], [32], longest=10.0)
     assert row["ms"] > 0
     assert "note" not in row
     assert ("prototypes" in row) == (name in costs.PROTOTYPES)
+
+
+def test_forms_are_the_losses_that_their_names_say() -> None:
+    assert costs.objective_of(costs.NESTED, 64).func.__name__ == "nested(nt_xent, dims=(8, 16, 32, 64))"
+    (guided,) = (name for name in costs.OTHERS if "self_guided" in name)
+    assert costs.objective_of(guided, 8).keywords["temperature"] == CATALOGUE["simclr"]().keywords["temperature"]
 
 
 def test_a_slow_loss_is_not_run_at_a_larger_size() -> None:

@@ -42,6 +42,18 @@ def views() -> Names:
     return {"model": nn.Linear(5, 4), "loader": torch.utils.data.DataLoader(batches, batch_size=None)}
 
 
+def tasks() -> Names:
+    pytest.importorskip("open_clip.task", reason="open_clip 3.3 has no tasks")
+    return clip()
+
+
+def pretraining() -> Names:
+    pytest.importorskip("stable_pretraining")
+    batches: Any = [{"views": [{"image": view} for view in torch.randn(2, 8, 5)]} for _ in range(5)]
+    loader = torch.utils.data.DataLoader(batches, batch_size=None)
+    return {"backbone": nn.Linear(5, 6), "projector": nn.Linear(6, 4), "loader": loader}
+
+
 def tokens() -> Names:
     from transformers import BertConfig, BertModel
 
@@ -59,7 +71,9 @@ GIVEN: dict[str, Callable[[], Names]] = {
     "sentence-transformers": sentences,
     "sentence-transformers with a gradient cache": sentences,
     "open_clip": clip,
+    "open_clip's training tasks": tasks,
     "lightly": views,
+    "stable-pretraining": pretraining,
     "PyTorch Lightning": views,
     "Hugging Face Trainer": tokens,
     "A batch that does not fit into memory": towers,
@@ -67,13 +81,16 @@ GIVEN: dict[str, Callable[[], Names]] = {
 
 
 def parameters(names: Names) -> Tensor:
-    modules = [value for name, value in names.items() if name == "model" or name.endswith("_encoder")]
+    trained = ("model", "backbone", "image_encoder", "text_encoder")
+    modules = [value for name, value in names.items() if name in trained]
     return torch.cat([p.detach().cpu().flatten().clone() for module in modules for p in module.parameters()])
 
 
 @pytest.mark.parametrize("title", EXAMPLES)
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")  # trainers set it, with or without a GPU
 @pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")  # PyTorch Lightning
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")  # a module of stable-pretraining always does
+@pytest.mark.filterwarnings("ignore:Trying to infer the `batch_size`")  # Lightning, from the indices beside the views
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # PyTorch Lightning calls torch so
 def test_an_example_trains(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -11,6 +11,7 @@ import torch
 from lightly.loss import NTXentLoss as Reference
 from processes import run_in_process_group
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose import CATALOGUE, cosine, dcl, hardest, nt_xent, two_views
@@ -94,6 +95,33 @@ def test_equal_ids_are_no_negatives() -> None:
     assert torch.equal(NTXentLoss(0.2)(*two(), ids=ids), nt_xent(two_views(*two(), ids=ids), temperature=0.2))
 
 
+def test_a_guide_gives_soft_targets() -> None:
+    """Against the whole matrices: for each view, the other views of the batch, its own row left out."""
+    z0, z1 = two()
+    guide = [g.detach() for g in two(d=7, seed=1)]
+    found = value_and_gradients(
+        lambda a, b: NTXentLoss(0.3, objective="soft_nt_xent", guide_temperature=0.2)(a, b, guide=guide), z0, z1
+    )
+
+    def dense(a: Tensor, b: Tensor) -> Tensor:
+        own, judged = (normalize(torch.cat(rows)) for rows in ((a, b), guide))
+        itself = torch.eye(len(own), dtype=torch.bool)
+        s, g = ((z @ z.T / tau).masked_fill(itself, -torch.inf) for z, tau in ((own, 0.3), (judged, 0.2)))
+        return -(g.softmax(1) * s.log_softmax(1).masked_fill(itself, 0.0)).sum(1).mean()
+
+    assert_equal(found, value_and_gradients(dense, z0, z1))
+
+
+def test_a_guide_that_does_not_fit_is_refused() -> None:
+    soft: dict[str, Any] = {"objective": "soft_nt_xent"}
+    with pytest.raises(ValueError, match="guide: expected the embeddings of a guide, since soft_nt_xent has soft"):
+        NTXentLoss(0.2, **soft)(*two())
+    with pytest.raises(ValueError, match='guide: expected an objective with soft targets, such as "soft_nt_xent"'):
+        NTXentLoss(0.2)(*two(), guide=two(seed=1))
+    with pytest.raises(ValueError, match="guide: expected None with a memory bank"):
+        NTXentLoss(0.2, memory_bank_size=(16, 5), **soft).double()(*two(), guide=two(seed=1))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -128,9 +156,17 @@ def linear() -> nn.Module:
     return nn.Linear(5, 4).double()
 
 
+def guided_by_raw_inputs(gather_distributed: bool, rank: int, world: int) -> Criterion:
+    criterion = NTXentLoss(0.2, objective="soft_nt_xent", gather_distributed=gather_distributed)
+    own = slice(rank * 6 // world, (rank + 1) * 6 // world)
+    return lambda a, b: criterion(a, b, guide=[z.detach()[own] for z in two()])
+
+
 def work(rank: int, world: int, out: str) -> None:
     ours, theirs = (of(temperature=0.2, gather_distributed=True) for of in (NTXentLoss, Reference))
-    results = [gradients(criterion, DistributedDataParallel(linear()), rank, world) for criterion in (ours, theirs)]
+    soft = guided_by_raw_inputs(True, rank, world)
+    criteria = (ours, theirs, soft)
+    results = [gradients(criterion, DistributedDataParallel(linear()), rank, world) for criterion in criteria]
     torch.manual_seed(3)
     with_bank = NTXentLoss(memory_bank_size=(16, 4), gather_distributed=True).double()
     torch.manual_seed(3)
@@ -145,7 +181,8 @@ def work(rank: int, world: int, out: str) -> None:
 @pytest.mark.slow
 def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
     run_in_process_group(work, 2, tmp_path / "gradients")
-    (ours, theirs), banks = torch.load(tmp_path / "gradients", weights_only=True)
+    (ours, theirs, soft), banks = torch.load(tmp_path / "gradients", weights_only=True)
     assert_equal(ours, gradients(NTXentLoss(temperature=0.2), linear(), 0, 1))
     assert_equal(ours, theirs)
+    assert_equal(soft, gradients(guided_by_raw_inputs(False, 0, 1), linear(), 0, 1))
     torch.testing.assert_close(*banks)

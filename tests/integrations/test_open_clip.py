@@ -93,6 +93,41 @@ def test_repeated_captions_are_no_negatives() -> None:
     torch.testing.assert_close(ClipLoss()(images, texts, 10.0, ids=ids), (expected[0] + expected[1]) / 2)
 
 
+def teachers_features() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [normalize(g, dim=-1) for g in torch.randn(2, PAIRS, 7, dtype=torch.float64, generator=generator)]
+
+
+def test_a_teacher_gives_the_soft_targets_of_open_clips_distillation() -> None:
+    """The teacher's features have another width, and its logit scale is the temperature of the targets."""
+    images, texts = teachers_features()
+    teacher: dict[str, Any] = {"dist_image_features": images, "dist_text_features": texts}
+
+    def distilled(*inputs: Tensor) -> Tensor:
+        loss: Tensor = reference.DistillClipLoss()(*inputs, **teacher, dist_logit_scale=8.0)[1]
+        return loss
+
+    theirs = value_and_gradients(distilled, parameter(10.0))
+    of_scale = value_and_gradients(ClipLoss(objective="soft_nt_xent"), parameter(10.0), **teacher, dist_logit_scale=8.0)
+    own = ClipLoss(objective="soft_nt_xent", guide_temperature=1 / 8)
+    for ours in (of_scale, value_and_gradients(own, parameter(10.0), **teacher, dist_logit_bias=torch.tensor(1.0))):
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_a_teacher_and_an_objective_that_do_not_fit_are_refused() -> None:
+    images, texts = teachers_features()
+    soft, pair = ClipLoss(objective="soft_nt_xent"), {"dist_image_features": images}
+    with pytest.raises(ValueError, match="dist_image_features: expected the embeddings of a guide, since soft_nt_xent"):
+        soft(*features(), 10.0)
+    with pytest.raises(ValueError, match="dist_text_features: expected the embeddings of a guide"):
+        soft(*features(), 10.0, **pair, dist_logit_scale=8.0)
+    with pytest.raises(ValueError, match="guide_temperature: expected a number, since there is no dist_logit_scale"):
+        soft(*features(), 10.0, **pair, dist_text_features=texts)
+    with pytest.raises(ValueError, match='dist_image_features: expected an objective with soft targets, such as "soft'):
+        ClipLoss()(*features(), 10.0, **pair, dist_text_features=texts, dist_logit_scale=8.0)
+
+
 @pytest.mark.parametrize("of", [ClipLoss, SigLipLoss])
 def test_a_world_size_without_processes_is_refused(of: type[nn.Module]) -> None:
     with pytest.raises(ValueError, match="world_size: expected the number of processes, 1, got 2"):
@@ -152,12 +187,19 @@ def test_a_model_of_open_clip_learns(criterion: nn.Module, bias: float | None, s
         assert abs(float(clip.logit_bias.detach()) - bias) > 1e-3
 
 
+SOFT: dict[str, Any] = {"objective": "soft_nt_xent", "guide_temperature": 0.2}
+
+
 def gradients(criterion: Criterion, bias: float | None, rank: int, world: int) -> list[Tensor]:
     clip: Any = model(init_logit_bias=bias).double()
     clip = DistributedDataParallel(clip) if world > 1 else clip
     own = slice(rank * 8 // world, (rank + 1) * 8 // world)
     images, texts = batch()
-    criterion(**clip(images[own].double(), texts[own])).backward()
+    outputs = clip(images[own].double(), texts[own])
+    if getattr(criterion, "guide_temperature", None):
+        teacher = torch.randn(2, 8, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)[:, own]
+        outputs |= {"dist_image_features": teacher[0], "dist_text_features": teacher[1]}
+    criterion(**outputs).backward()
     return [p.grad.clone() for p in clip.parameters()]
 
 
@@ -166,6 +208,7 @@ def work(rank: int, world: int, out: str) -> None:
     results = {
         "clip": gradients(ClipLoss(**position), None, rank, world),
         "their clip": gradients(reference.ClipLoss(gather_with_grad=True, **position), None, rank, world),
+        "soft": gradients(ClipLoss(**SOFT, **position), None, rank, world),
         "clip with local_loss": gradients(ClipLoss(local_loss=True, **position), None, rank, world),
         "siglip": gradients(SigLipLoss(**position), -5.0, rank, world),
         "their siglip": gradients(reference.SigLipLoss(**position), -5.0, rank, world),
@@ -181,7 +224,8 @@ def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
     run_in_process_group(work, 2, tmp_path / "gradients")
     results = torch.load(tmp_path / "gradients", weights_only=True)
     for name, values in results.items():
-        one = gradients(SigLipLoss(), -5.0, 0, 1) if "siglip" in name else gradients(ClipLoss(), None, 0, 1)
+        alone = SigLipLoss() if "siglip" in name else ClipLoss(**SOFT) if name == "soft" else ClipLoss()
+        one = gradients(alone, -5.0 if "siglip" in name else None, 0, 1)
         for value, expected in zip(values, one, strict=True):
             torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12, msg=name)
 
@@ -194,3 +238,47 @@ def test_logit_scale_replaces_the_number_of_a_method(name: str, objective: Calla
     torch.testing.assert_close(ClipLoss(objective=name)(images, texts, scale), expected)
     written = ClipLoss(objective=f"{name}(temperature=0.5)")
     torch.testing.assert_close(written(images, texts, scale), written(images, texts, torch.tensor(1.0)))
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Any:
+    """open_clip's training tasks."""
+    return pytest.importorskip("open_clip.task", reason="they are on open_clip's main branch, not in 3.3")
+
+
+def step_of(task: Any, name: str = "contrastive_loss") -> list[Tensor]:
+    """Return a loss of the task, and its gradients."""
+    images, texts = batch()
+    losses, _ = task.train()({"image": images.double(), "text": texts})
+    parameters = [p for p in task.trainable_module.parameters() if p.requires_grad]
+    return [losses[name].detach(), *torch.autograd.grad(losses[name], parameters)]
+
+
+def assert_close(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_a_task_takes_the_loss(tasks: Any) -> None:
+    theirs = step_of(tasks.CLIPTask(model().double()))
+    assert_close(step_of(tasks.CLIPTask(model().double(), loss=ClipLoss())), theirs)
+    harder = step_of(tasks.CLIPTask(model().double(), loss=ClipLoss(negatives=hardest(3))))
+    assert float(harder[0]) < float(theirs[0])  # fewer negatives
+
+
+def test_the_loss_of_a_task_can_be_replaced(tasks: Any) -> None:
+    task = tasks.CLIPTask(model(init_logit_bias=-5.0).double())
+    task.loss = SigLipLoss()
+    images, texts = batch()
+    expected = SigLipLoss()(**task.trainable_module(images.double(), texts))
+    assert_close(step_of(task)[:1], [expected.detach()])
+
+
+def test_distillation_takes_soft_targets(tasks: Any) -> None:
+    torch.manual_seed(1)
+    teacher = model().double()
+    for parameter in teacher.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    ours = tasks.DistillCLIPTask(model().double(), teacher, loss=ClipLoss(objective="soft_nt_xent"))
+    theirs = tasks.DistillCLIPTask(model().double(), teacher)
+    assert_close(step_of(ours), step_of(theirs, "distill_loss"))

@@ -43,6 +43,7 @@ def output(folder: Path) -> str:
 CHANGES: list[dict[str, object]] = [
     {},
     {"framework": "moco", "queue": 64},
+    {"framework": "moco", "queue": 64, "loss": "clip", "dims": (8, 128)},
     {"loss": "isogclr"},
     {"loss": "fastclip(gamma=decay(1.0, 0.2, epochs=4)) + 0.1*koleo() + 0.05*sigreg(slices=8)"},
     {

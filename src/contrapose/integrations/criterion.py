@@ -56,6 +56,18 @@ def _is_default(objective: Objective, temperature: Any) -> bool:
     return by_name and isinstance(temperature, int | float | Learned)
 
 
+def check_guide(criterion: Loss, guide: object, *, name: str) -> None:
+    """Raise ValueError for a guide's embeddings without an objective that takes soft targets, or the other way round.
+
+    name   the argument that holds the embeddings
+    """
+    is_soft, objective = "targets" in criterion.traits.provided, criterion.objective.__name__
+    if is_soft and guide is None:
+        raise ValueError(f"{name}: expected the embeddings of a guide, since {objective} has soft targets, got None")
+    if guide is not None and not is_soft:
+        raise ValueError(f'{name}: expected an objective with soft targets, such as "soft_nt_xent", got {objective}')
+
+
 def takes_setting(objective: Callable[..., Tensor], name: str) -> bool:
     """Return whether an objective has a setting with this name."""
     return name in signature(objective).parameters

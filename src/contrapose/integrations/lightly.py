@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.distributed import gather
-from contrapose.integrations.criterion import Objective, make_criterion
+from contrapose.integrations.criterion import Objective, check_guide, make_criterion
 from contrapose.losses import nt_xent
-from contrapose.pairs import Pairs, queue, two_views, unit
+from contrapose.pairs import Pairs, guide_targets, queue, two_views, unit
 
 
 class NTXentLoss(nn.Module):
@@ -28,7 +28,9 @@ class NTXentLoss(nn.Module):
     memory_bank_size    (rows, width) of a memory bank of earlier `out1`, which is then the only source of negatives (MoCo);
                         0 for negatives from the batch (SimCLR)
     gather_distributed  whether negatives, or rows for the memory bank, come from all processes
-    objective           a function of pairs, a method of `CATALOGUE`, or text such as "dystress"
+    objective           a function of pairs, a method of `CATALOGUE`, or text such as "dystress"; "soft_nt_xent" takes a guide's
+                        similarities as soft targets: call it with `guide=(g0, g1)`
+    guide_temperature   of the softmax that makes soft targets from the guide's similarities
     settings            further settings of the objective: negatives=hardest(64)
 
     Values and gradients equal lightly's. There are two differences. With `gather_distributed`, each process returns the loss
@@ -46,18 +48,34 @@ class NTXentLoss(nn.Module):
         gather_distributed: bool = False,
         *,
         objective: Objective = nt_xent,
+        guide_temperature: float = 0.1,
         **settings: Any,
     ) -> None:
         super().__init__()
-        self.criterion = make_criterion(objective, settings, temperature=temperature)
+        self.criterion = make_criterion(objective, settings, temperature=temperature, provided=("targets",))
+        self.guide_temperature = guide_temperature
         self.gather_distributed = gather_distributed
         size = _bank_size(memory_bank_size)
         self.register_buffer("bank", unit(torch.randn(size)) if size else None)
         self.register_buffer("bank_ptr", torch.zeros(1, dtype=torch.long) if size else None)
 
-    def forward(self, out0: Tensor, out1: Tensor, *, ids: Tensor | None = None) -> Tensor:
-        """Return the loss of two views, (m, d) each; rows with equal `ids` (m,) are never negatives of each other."""
-        loss: Tensor = self.criterion(self._pairs(out0, out1, ids))
+    def forward(
+        self,
+        out0: Tensor,
+        out1: Tensor,
+        *,
+        ids: Tensor | None = None,
+        guide: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Return the loss of two views, (m, d) each; rows with equal `ids` (m,) are never negatives of each other.
+
+        `guide` holds another model's embeddings of the same two views, of any width, for an objective with soft targets.
+        """
+        check_guide(self.criterion, guide, name="guide")
+        settings = {}
+        if guide is not None:
+            settings["targets"] = guide_targets(self._of_guide(*guide, ids), temperature=self.guide_temperature)
+        loss: Tensor = self.criterion(self._pairs(out0, out1, ids), **settings)
         # As in lightly, the bank is not updated while the loss is only evaluated.
         if self.bank is not None and out0.requires_grad:
             self._enqueue(out1.detach())
@@ -69,6 +87,14 @@ class NTXentLoss(nn.Module):
             # `queue` detaches keys, as for a momentum encoder; in lightly, out1 gets a gradient if it requires one.
             positive = unit(out1)[:, None].to(pairs.anchor.dtype)
             return replace(pairs, positive_rows=positive, detached=not out1.requires_grad)
+        return self._views(out0, out1, ids)
+
+    def _of_guide(self, g0: Tensor, g1: Tensor, ids: Tensor | None) -> Pairs:
+        if self.bank is not None:
+            raise ValueError("guide: expected None with a memory bank, whose samples the guide has not embedded")
+        return self._views(g0, g1, ids)
+
+    def _views(self, out0: Tensor, out1: Tensor, ids: Tensor | None) -> Pairs:
         if not self.gather_distributed:
             return two_views(out0, out1, ids=ids)
         ids = ids if ids is None else gather(ids)

@@ -7,25 +7,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from torch import Tensor, nn
 
 from contrapose import distributed
 from contrapose.distributed import gather
-from contrapose.integrations.criterion import Objective, make_criterion, takes_setting
+from contrapose.integrations.criterion import Objective, check_guide, make_criterion, takes_setting
 from contrapose.losses import clip, siglip
-from contrapose.pairs import Pairs, cross
+from contrapose.pairs import Pairs, cross, guide_targets
 
 
 class _TwoTowers(nn.Module):
     """Compares image and text features from all processes; subclasses define how."""
 
     def __init__(
-        self, objective: Objective, settings: dict[str, Any], temperature: Any, rank: int, world_size: int
+        self,
+        objective: Objective,
+        settings: dict[str, Any],
+        temperature: Any,
+        rank: int,
+        world_size: int,
+        *,
+        provided: Collection[str] = (),
     ) -> None:
         super().__init__()
-        self.criterion = make_criterion(objective, settings, temperature=temperature, batch_temperature=True)
+        self.criterion = make_criterion(
+            objective, settings, temperature=temperature, batch_temperature=True, provided=provided
+        )
         self.rank, self.world_size = rank, world_size
 
     def _gathered(self, rows: Tensor) -> Tensor:
@@ -60,7 +70,9 @@ class ClipLoss(_TwoTowers):
     The loss is the mean of both directions, image to text and text to image. The temperature is 1 / `logit_scale`, and
     `logit_scale` gets a gradient, unless `temperature` or the objective sets another temperature.
 
-    objective   a function of pairs, a method of `CATALOGUE`, or text such as "dystress"
+    objective   a function of pairs, a method of `CATALOGUE`, or text such as "dystress"; "soft_nt_xent" takes the similarities of
+                a teacher's features as soft targets, with the arguments of open_clip's DistillClipLoss
+    guide_temperature   of the softmax that makes soft targets from a teacher's similarities; default: 1 / `dist_logit_scale`
     settings    further settings of the objective: negatives=hardest(256)
 
     With `world_size` > 1, features from all processes are gathered with exact gradients, as in open_clip with
@@ -80,9 +92,11 @@ class ClipLoss(_TwoTowers):
         *,
         objective: Objective = clip,
         temperature: Any = None,
+        guide_temperature: float | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(objective, settings, temperature, rank, world_size)
+        super().__init__(objective, settings, temperature, rank, world_size, provided=("targets",))
+        self.guide_temperature = guide_temperature
         if use_horovod:
             raise ValueError("use_horovod: expected False; features are gathered by torch.distributed")
         # open_clip's own code and users read these; they change nothing here.
@@ -98,12 +112,35 @@ class ClipLoss(_TwoTowers):
         output_dict: bool = False,
         *,
         ids: Tensor | None = None,
+        dist_image_features: Tensor | None = None,
+        dist_text_features: Tensor | None = None,
+        dist_logit_scale: Tensor | float | None = None,
+        dist_logit_bias: Tensor | None = None,
     ) -> Tensor | dict[str, Tensor]:
-        """Return the loss, or a dictionary of it; pairs with equal `ids` (m,) are never negatives of each other."""
+        """Return the loss, or a dictionary of it; pairs with equal `ids` (m,) are never negatives of each other.
+
+        With an objective of soft targets, `dist_image_features` and `dist_text_features` are a teacher's features, of any width.
+        """
         pairs = self._compare(image_features, text_features, ids, symmetric=True)
-        loss = self.criterion(pairs, **self._from_logits(temperature=1 / logit_scale))
+        settings = self._from_logits(temperature=1 / logit_scale)
+        for name, features in (
+            ("dist_image_features", dist_image_features),
+            ("dist_text_features", dist_text_features),
+        ):
+            check_guide(self.criterion, features, name=name)
+        if dist_image_features is not None and dist_text_features is not None:
+            teacher = self._compare(dist_image_features, dist_text_features, ids, symmetric=True)
+            settings["targets"] = guide_targets(teacher, temperature=self._guide_temperature(dist_logit_scale))
+        loss = self.criterion(pairs, **settings)
         # A bias adds the same number to all logits, which does not change a softmax.
         return _result(_keep_in_graph(loss, logit_scale, logit_bias), output_dict)
+
+    def _guide_temperature(self, logit_scale: Tensor | float | None) -> float:
+        if self.guide_temperature is not None:
+            return self.guide_temperature
+        if logit_scale is None:
+            raise ValueError("guide_temperature: expected a number, since there is no dist_logit_scale, got None")
+        return 1 / float(logit_scale)  # waits for the device, which a guide_temperature does not
 
 
 class SigLipLoss(_TwoTowers):

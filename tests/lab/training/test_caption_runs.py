@@ -221,9 +221,10 @@ def train_in_processes(rank: int, world_size: int, out: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_take_the_same_steps(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dims", [(), (4, 16)])
+def test_two_processes_take_the_same_steps(dims: tuple[int, ...], data: Path, tmp_path: Path) -> None:
     # SGD: Adam would turn the rounding of tiny gradients into steps of full size.
-    run = run_of(data, batch=4, metrics=0, optimiser="sgd", lr=0.05)
+    run = run_of(data, batch=4, metrics=0, optimiser="sgd", lr=0.05, dims=dims)
     (tmp_path / "described.json").write_text(json.dumps(run.describe()))
     train_in_processes(0, 1, str(tmp_path))
     run_in_process_group(train_in_processes, 2, tmp_path)

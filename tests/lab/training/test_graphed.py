@@ -50,10 +50,11 @@ SETTINGS: dict[str, Any] = {
 WAITING = {"arb", "zero_cl", "zero_fcl", "zero_icl"}
 # NNCLR's loss is NT-Xent: the pairs of its own framework make it NNCLR.
 LOSSES = [*sorted(set(CATALOGUE) - WAITING - {"nnclr"}), "nt_xent(negatives=hardest(0.1))", "sogclr(gamma=0.9)"]
-# What the runs of the registry leave out: a schedule, a queue from the first epoch on, and all views as anchors
+# What the runs of the registry leave out: a schedule, prefixes, a queue from the first epoch on, all views as anchors
 FURTHER_CASES: dict[str, dict[str, Any]] = {
     "swav queue": {
         "framework": "swav", "loss": "swav", "prototypes": 20, "frozen_epochs": 0, "queue": 64, "queue_start": 1},
+    "nested": {"framework": "moco", "queue": 64, "loss": "dystress", "dims": (8, 32, 128)},
     "fnc_elimination": {"framework": "fnc", "loss": "fnc_elimination", "anchor_views": 0, "queue": 64},
     "dino schedule": {
         "framework": "dino", "loss": "dino(teacher_temperature=warmup(0.04, 0.07, 3))", "prototypes": 20,

@@ -33,6 +33,10 @@ def test_a_loss_that_stays_far_below_guessing_is_reported_once() -> None:
     assert f"guessing ({CHANCE:.2f})" in watched.describe(21, digits(4, train=True))
 
 
+def test_the_loss_of_prefixes_is_guessed_once_for_each() -> None:
+    assert loss_of_guessing(Run(data="digits16", batch=64, dims=(8, 32, 128))) == pytest.approx(3 * CHANCE)
+
+
 @pytest.mark.parametrize(
     "losses",
     [

@@ -23,6 +23,7 @@ from contrapose.lab.training.collapse import MEANING, collapsed_outputs
 from contrapose.lab.training.feature_cache import FeatureCache
 from contrapose.lab.training.locks import is_locked
 from contrapose.lab.training.model import load_any
+from contrapose.lab.training.prefixes import evaluate_with_prefixes
 from contrapose.lab.training.records.past_run import RunProgress
 from contrapose.lab.training.score_baselines import BASELINE_CHOICES, describe_no_gain, flatten, score_baselines
 from contrapose.lab.training.sources import load_own_data
@@ -54,6 +55,7 @@ class _Evaluate(DeviceOption):
     """Evaluate a run's encoder: kNN accuracy and, on request, a linear probe, fine-tuning, few-shot SVMs and metrics.
 
     A run on text pairs is scored by recall@k on its held-out pairs; --sts and --transfer evaluate the run on other tasks.
+    Of a run with --dims, kNN, recall and --sts are also scored for each prefix of the embedding, as dims_64_NAME.
     `contrapose evaluate hf:PATH --sts FILE` evaluates a sentence encoder in a local Hugging Face folder, and
     `contrapose evaluate clip:PATH --zero-shot DATA` evaluates an image-text model.
     """
@@ -211,7 +213,7 @@ class _Evaluate(DeviceOption):
         )
         if self.feature_cache and len(model.towers) == 1:
             model.tower.kept_features = FeatureCache(model.tower, self.run / "features", _print_error)
-        scores = model.evaluate(split, self.knn or None)
+        scores = evaluate_with_prefixes(model, split, self.knn)
         if self.metrics:
             metrics = model.measure_outputs(split.held_out, Measures(images=0, drawn=1000))
             scores |= metrics

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from tyro.conf import Positional, arg
 
 from contrapose.extras import install_command
@@ -15,11 +15,12 @@ from contrapose.lab.cli.evaluate import print_notes, warn_if_unfinished
 from contrapose.lab.devices import DeviceOption
 from contrapose.lab.modalities import DataSettings, Modality, Split, trained_elsewhere
 from contrapose.lab.modalities.progress import allow_progress_bars
+from contrapose.lab.networks.prefixes import PrefixNetwork, dense_prefix
 from contrapose.lab.training import Run, prepare_other
 from contrapose.lab.training.card import ExportedEncoder
 from contrapose.lab.training.model import load_any
 from contrapose.lab.training.sources import held_out_ids
-from contrapose.validate import check_directory, check_output_file
+from contrapose.validate import check_count, check_directory, check_output_file
 
 _FORMATS = (".safetensors", ".onnx", ".pkl")  # of files of weights
 
@@ -140,10 +141,15 @@ class Export:
     is written next to it, with .md appended to the name. For a text encoder: the folder to write, with the card in README.md."""
     epoch: int = 0
     """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
+    dims: int = 0
+    """Cut the embeddings to one of the prefixes of `train --dims`, as unit vectors. A .safetensors file and a text encoder's
+    folder can hold a prefix of the encoder's features (--head none), a folder also one of a linear head, an .onnx file
+    any; 0: the encoder's whole features."""
 
     def __call__(self) -> None:
         """Write the weights, or an ONNX graph with a dynamic batch size, and the model card."""
-        model = load_any(self.run, epoch=self.epoch or None, device="cpu")
+        check_count("dims", self.dims, least=0)
+        model = load_any(self.run, epoch=self.epoch or None, dims=self.dims, device="cpu")
         if not self.epoch:
             warn_if_unfinished(model, self.run)
         is_file = self.out.suffix in _FORMATS
@@ -153,7 +159,7 @@ class Export:
             self._write_folder(encoder)
         else:
             self._write_file(encoder)
-        if len(model.towers) > 1:
+        if len(model.towers) > 1 and not self.dims:
             print(
                 "these are the features before the projection into the space in which images and texts are compared; "
                 f'contrapose.load("{self.run}") embeds both in Python'
@@ -167,23 +173,32 @@ class Export:
         if self.out.suffix not in _FORMATS:
             raise ValueError(f"out: expected a name that ends in .safetensors, .onnx or .pkl, got {self.out}")
         check_output_file("out", self.out)
+        if self.dims and self.out.suffix == ".pkl":
+            raise ValueError(
+                "dims: detectron2 uses feature maps, which have no prefix; omit --dims, or use .safetensors"
+            )
         if self.out.suffix == ".pkl" and encoder.name not in DETECTRON2_ENCODERS:
             raise ValueError(
                 f"out: .pkl is for detectron2, which supports {', '.join(DETECTRON2_ENCODERS)}, but the encoder of {self.run} is "
                 f"{encoder.name}; use .safetensors"
             )
+        if self.dims and self.out.suffix != ".onnx" and not isinstance(tower.projector, nn.Identity):
+            raise self._no_prefix(encoder, "use .onnx")
         card = encoder.card(self.run, self.out.name)  # before anything is written, because it may refuse
         self.out.parent.mkdir(parents=True, exist_ok=True)
         if self.out.suffix == ".onnx":
             example = tower.kind.example_input(tower.views)
-            _write_onnx(tower.encoder.network, example, self.out, encoder.metadata, encoder.summary)
+            network = tower.encoder.network
+            if self.dims:
+                network = PrefixNetwork(network, tower.projector, self.dims).eval()
+            _write_onnx(network, example, self.out, encoder.metadata, encoder.summary)
         elif self.out.suffix == ".pkl":
             export_for_detectron2(tower.encoder, self.out)
         else:
             export(tower.encoder, self.out, encoder.metadata)
         card_file = self.out.with_name(f"{self.out.name}.md")
         card_file.write_text(card, encoding="utf-8")
-        print(f"{encoder.name}, {tower.encoder.width} features, written to {self.out}")
+        print(f"{encoder.name}, {encoder.features} features, written to {self.out}")
         print(f"model card, with the encoder's inputs and example code: {card_file}")
 
     def _write_folder(self, encoder: ExportedEncoder) -> None:
@@ -198,10 +213,21 @@ class Export:
             raise ValueError(
                 f"out: {self.out} contains other files; expected a new folder, or a folder that `export` wrote"
             )
-        how_to_load = tower.kind.export(self.out, tower.encoder, tower.views)
+        last = dense_prefix(tower.projector, tower.encoder.width, self.dims) if self.dims else None
+        if self.dims and last is None:
+            raise self._no_prefix(encoder, "train with --head none or --head simcse")
+        how_to_load = tower.kind.export(self.out, tower.encoder, tower.views, last=last)
         (self.out / "README.md").write_text(encoder.card(self.run, str(self.out)), encoding="utf-8")
-        print(f"{encoder.name}, {tower.encoder.width} features, written to {self.out}")
+        print(f"{encoder.name}, {encoder.features} features, written to {self.out}")
         print(how_to_load)
+
+    def _no_prefix(self, encoder: ExportedEncoder, instead: str) -> ValueError:
+        """Return the error for a form that cannot hold the projector, of whose output the prefix is."""
+        head = encoder.model.run.head
+        return ValueError(
+            f"dims: the run trained prefixes of its projector's output (--head {head}), and {self.out} has the encoder alone; "
+            f'{instead}, or in Python contrapose.load("{self.run}", dims={self.dims})'
+        )
 
 
 @dataclass(frozen=True)

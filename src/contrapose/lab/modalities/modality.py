@@ -22,6 +22,7 @@ from contrapose.lab.modalities.mining import MiningTask
 from contrapose.lab.modalities.previews import Collection, Preview
 from contrapose.lab.modalities.source import Reader, Source, Split, ViewMaker
 from contrapose.lab.networks.encoder import Encoder
+from contrapose.lab.networks.prefixes import Dense
 from contrapose.lab.settings import Rule, setting
 from contrapose.lab.settings import Settings as Settings  # re-exported for the modalities
 
@@ -376,8 +377,11 @@ class Modality(ABC, Generic[V]):
     exports_folder: ClassVar[bool] = False
     """Whether `export` writes an encoder as a folder instead of a file of weights."""
 
-    def export(self, folder: Path, encoder: Encoder, views: V) -> str:
-        """Write a folder that other libraries can load; return instructions for the user on how to load it."""
+    def export(self, folder: Path, encoder: Encoder, views: V, *, last: Dense | None = None) -> str:
+        """Write a folder that other libraries can load; return instructions for the user on how to load it.
+
+        `last` is a layer after the encoder, whose output is normalised.
+        """
         raise ValueError(f"encoders of {self.noun} are not exported as folders")
 
     def describe_input(self, views: V) -> dict[str, str]:

@@ -12,9 +12,10 @@ from contrapose.lab.modalities import Split
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.networks.heads import head
 from contrapose.lab.networks.tower import Tower, embedding_width
+from contrapose.lab.training.checks.dims import check_width
 from contrapose.lab.training.run import Run
 from contrapose.lab.training.weights import initialise
-from contrapose.losses import Loss
+from contrapose.losses import Loss, nested
 from contrapose.losses.objective import with_state
 from contrapose.losses.parse import parse
 
@@ -92,6 +93,7 @@ def build_towers(run: Run, folder: Path | None = None) -> dict[str, Tower]:
         raise ValueError(
             f"head: {run.head} gives embeddings of unequal widths, {described}; use --head clip, or set --width"
         )
+    check_width(run.dims, widths)
     return towers
 
 
@@ -118,4 +120,6 @@ def build(run: Run, samples: int) -> Framework:
 def build_loss(run: Run, samples: int) -> Loss:
     """Build the run's criterion; `samples` is the size of the training set, for losses that keep a state for each sample."""
     objective, state = with_state(parse(run.loss, run.loss_data), samples)
+    if run.dims:  # `Run` has refused losses with a state
+        objective = nested(objective, dims=run.dims)
     return Loss(objective, state=state)

@@ -37,6 +37,16 @@ class ExportedEncoder:
         return self.model.kind.encoder_name(self.model.run, self.modality)
 
     @property
+    def dims(self) -> int:
+        """The prefix of the embedding to which the output is cut; 0: the encoder's whole features."""
+        return self.tower.dims
+
+    @property
+    def features(self) -> int:
+        """Number of features in the output."""
+        return self.dims or self.tower.encoder.width
+
+    @property
     def metadata(self) -> dict[str, str]:
         """How the encoder was trained and how its inputs are prepared, as strings."""
         run = self.model.run
@@ -44,7 +54,8 @@ class ExportedEncoder:
             "format": "contrapose encoder",
             "contrapose": __version__,
             "encoder": self.name,
-            "features": str(self.tower.encoder.width),
+            "features": str(self.features),
+            **({"dims": str(self.dims)} if self.dims else {}),
             "modality": self.modality,
             **self.tower.kind.describe_input(self.tower.views),
             "loss": run.loss,
@@ -58,7 +69,7 @@ class ExportedEncoder:
         """A sentence about the encoder."""
         run, labels = self.model.run, "with" if self.model.run.needs_labels else "without"
         return (
-            f"A {self.name} encoder with {self.tower.encoder.width} features, trained {labels} labels on "
+            f"A {self.name} encoder with {self.features} features, trained {labels} labels on "
             f"{as_text(Path(run.data).name)} by contrapose {__version__}."
         )
 
@@ -74,6 +85,7 @@ class ExportedEncoder:
         progress = RunProgress.read(folder, run.describe(), self.model.step)
         warning = [] if progress.finished else ["", f"**Trained for {progress}.**"]
         warning += ["", f"**The training {collapse}.**"] if collapse else []
+        width = self.tower.encoder.width if self._cut(file) else self.features
         sections = {
             "Training": [
                 f"- data: {as_text(Path(run.data).name)}",
@@ -82,13 +94,19 @@ class ExportedEncoder:
             ],
             "Scores": scores or ["The run has not been evaluated."],
             "Inputs": [f"- {name}: {value}" for name, value in kind.describe_input(views).items()],
-            "Use": _code(kind.usage(self.name, self.tower.encoder.width, views, file)) + _own_usage(file),
+            "Use": _code(kind.usage(self.name, width, views, file) + self._cut(file)) + _own_usage(file),
             "Licence": [
                 "The licence of the training data may restrict the use of these weights; check it before you share them."
             ],
         }
         body = [line for title, lines in sections.items() for line in ("", f"## {title}", "", *lines)]
         return "\n".join([f"# {file}", "", self.summary, *warning, *body, ""])
+
+    def _cut(self, file: str) -> str:
+        """Return the line of code that cuts features to a prefix; empty for files whose network does it."""
+        if not self.dims or not file.endswith(".safetensors"):
+            return ""
+        return f"features = torch.nn.functional.normalize(features[:, :{self.dims}], dim=1)\n"
 
 
 def _scores(evaluation: Mapping[str, float], baselines: Mapping[str, Mapping[str, float]]) -> list[str]:

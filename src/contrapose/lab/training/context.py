@@ -116,6 +116,8 @@ class StepContext:
         """
         if self.latest is None or self.criterion.traits.takes != "pairs":
             return {}
+        if self.run.dims:  # each prefix has similarities of its own
+            return {}
         if math.prod(self.latest.pairs.shape) > _MANY_PAIRS:
             return {}
         self.criterion.eval()  # computing the loss again must not update its state

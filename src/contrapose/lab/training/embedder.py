@@ -15,6 +15,7 @@ from contrapose.lab.modalities import Modality, Reader, Source, ViewMaker
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.training.precision import autocast
 from contrapose.lab.workers import TIMEOUT
+from contrapose.pairs import unit
 
 
 class Readers:
@@ -41,6 +42,11 @@ def _no_features(source: Source) -> None:
     """Return None: no features are kept. A function of the module, because a lambda cannot be pickled."""
 
 
+def first_dims(z: Tensor, dims: int) -> Tensor:
+    """Return the first `dims` coordinates of embeddings (…, d) as unit vectors in float32: a prefix is normalised on its own."""
+    return unit(z[..., :dims].float())
+
+
 class Embedder(nn.Module):
     """An encoder and the preprocessing of its inputs. `contrapose.load` returns an `Embedder` for an exported file.
 
@@ -51,6 +57,7 @@ class Embedder(nn.Module):
     precision   fp32, bf16 or fp16 autocast for the encoder on a GPU
     projector   network: features -> the embedding (B, d) that the loss sees; None for an exported encoder
     projects    whether `embed` and `features` return the projector's output, the space in which two towers are compared
+    dims        `embed` and `features` return the first `dims` coordinates of the projector's output, as unit vectors; 0: all
     """
 
     def __init__(
@@ -63,10 +70,11 @@ class Embedder(nn.Module):
         precision: str = "fp32",
         projector: nn.Module | None = None,
         projects: bool = False,
+        dims: int = 0,
     ) -> None:
         super().__init__()
         self.encoder, self.views, self.kind, self.device, self.precision = encoder, views, kind, device, precision
-        self.projector, self.projects = projector or nn.Identity(), projects
+        self.projector, self.projects, self.dims = projector or nn.Identity(), projects, dims
         self.reader = Readers(views, device)
         # If a trainer has compiled the networks for its batch size, it disables the compiler here during evaluation.
         self.evaluation_context: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -106,6 +114,8 @@ class Embedder(nn.Module):
 
     def encode(self, inputs: Tensor) -> Tensor:
         """Return the features for `inputs` from `views.plain`, in the evaluation precision."""
+        if self.dims:
+            return first_dims(self.project(inputs), self.dims)
         if self.projects:
             return self.project(inputs)
         with self._evaluating():
@@ -117,6 +127,21 @@ class Embedder(nn.Module):
         with self._evaluating():
             output: Tensor = self.projector(self.encoder(inputs))
         return output
+
+    @torch.no_grad()
+    def prefix(self, features: Tensor, dims: int) -> Tensor:
+        """Return the embeddings (N, dims) of a prefix, as unit vectors, from the output of `embed` or `features`.
+
+        features   features (N, width) of this tower, which must not be cut already
+        dims       number of coordinates
+        """
+        if self.projects:
+            return first_dims(features, dims)
+        # Only the projector is applied: the encoder, which takes nearly all of the time, has seen the samples.
+        self.eval()
+        with self._evaluating():
+            z: Tensor = self.projector(features.to(self.device))
+        return first_dims(z, dims).to(features.device)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ from contrapose.lab.training.weights import initialise, read_metadata
 
 @train_extra("contrapose.load")
 def load(
-    path: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None
+    path: str | Path, *, epoch: int | None = None, dims: int = 0, device: torch.device | str | None = None
 ) -> model.Model | Embedder:
     """Load a trained encoder: a `Model` from the directory of a run, an `Embedder` from an exported file.
 
@@ -26,6 +26,7 @@ def load(
 
     path     directory of a run, or a .safetensors file from `contrapose export`
     epoch    an epoch whose weights the run kept (`train --keep`); default: the newest weights
+    dims     a prefix that the run trained (`train --dims`): embeddings are cut to it and have unit length; 0: the whole features
     device   device on which the encoder runs; default: a GPU if there is one, else the CPU
 
     >>> import contrapose
@@ -36,8 +37,12 @@ def load(
             raise ValueError(
                 f"epoch: {path} is an exported file, which has only one set of weights; give the run's directory"
             )
+        if dims:
+            raise ValueError(
+                f"dims: {path} is an exported file; `contrapose export RUN --dims {dims}` writes one with this prefix"
+            )
         return load_exported(Path(path), device=device)
-    return model.load_any(path, epoch=epoch, device=device)
+    return model.load_any(path, epoch=epoch, dims=dims, device=device)
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ def load_exported(path: Path, *, device: torch.device | str | None = None) -> Em
     metadata = read_metadata(path)
     missing = [name for name in ("modality", "encoder") if name not in metadata]
     try:
+        dims = int(metadata.get("dims", 0))  # raises ValueError
         if missing:
             raise ValueError(f"its metadata has no {', '.join(missing)}")
         kind = modality(metadata["modality"])
@@ -70,6 +76,6 @@ def load_exported(path: Path, *, device: torch.device | str | None = None) -> Em
         ) from error
     initialise(encoder, path)
     target = torch.device(device) if device is not None else own_device()
-    embedder = Embedder(encoder, views, kind, target)
+    embedder = Embedder(encoder, views, kind, target, dims=dims)
     kind.prepare(embedder.to(target))
     return embedder.eval()

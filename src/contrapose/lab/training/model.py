@@ -29,6 +29,7 @@ from contrapose.lab.networks.tower import encoder_of, projector_of, towers_of
 from contrapose.lab.training.build import build_towers
 from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.checkpoints.kept import read_kept
+from contrapose.lab.training.checks.dims import check_prefix
 from contrapose.lab.training.embedder import Embedder, Readers
 from contrapose.lab.training.records.extra_metrics import PROBE_SCORES, RecordedMeasure
 from contrapose.lab.training.run import Run
@@ -49,6 +50,7 @@ class Model(nn.Module):
     step        number of training steps that the weights have had
     bank        stored embeddings (N, d) of the training samples; only while training with a memory bank
     folder      directory of the run, if there is one
+    dims        one of `run.dims`: `embed` and `features` return this prefix of the embedding, as unit vectors; 0: all
 
     `towers` has one `Embedder` per kind of input. With one tower, use the model itself: `model.embed(samples)`. With two towers,
     both embed into one space, and each is also an attribute: `model.images.embed(paths)`, `model.text.embed(texts)`.
@@ -64,9 +66,10 @@ class Model(nn.Module):
         step: int = 0,
         bank: Tensor | None = None,
         folder: Path | None = None,
+        dims: int = 0,
     ) -> None:
         super().__init__()
-        self.run, self.device, self.step, self.bank, self.folder = run, device, step, bank, folder
+        self.run, self.device, self.step, self.bank, self.folder, self.dims = run, device, step, bank, folder, dims
         self.kind, self.views = run.kind, run.view_maker(folder)
         towers = towers_of(encoder, projector, name=run.modality)
         self.towers: dict[str, Embedder] = {}
@@ -80,6 +83,7 @@ class Model(nn.Module):
                 precision=run.precision,
                 projector=tower.projector,
                 projects=len(towers) > 1,
+                dims=dims,
             )
             self.add_module(name, self.towers[name])
         # Training and evaluation of a single tower share one copy of the data on the device.
@@ -164,7 +168,7 @@ class Model(nn.Module):
         """
         if self.folder is None:
             raise ValueError("epoch: kept weights are in the directory of a run, but this model has no directory")
-        return load(self.folder, epoch=epoch, device=self.device)
+        return load(self.folder, epoch=epoch, dims=self.dims, device=self.device)
 
     def project(self, inputs: Tensor) -> Tensor:
         """Return the embedding that the loss sees, (B, d) in float32, for `inputs` from `views.plain`."""
@@ -309,19 +313,24 @@ def model_of(run: Run, network: Framework, device: torch.device, *, step: int = 
     return Model(run, network.encoder, network.projector, device, step=step, bank=network.bank, folder=folder)
 
 
-def load(folder: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Model:
+def load(
+    folder: str | Path, *, epoch: int | None = None, dims: int = 0, device: torch.device | str | None = None
+) -> Model:
     """Load the networks of a run with one encoder from its newest readable checkpoint; the training data is not needed.
 
     folder   directory of the run
     epoch    an epoch whose weights were kept (`Run.keep`); default: the newest weights
+    dims     one of the prefixes that the run trained (`Run.dims`); 0: the encoder's whole features
     device   device on which the networks run; default: a GPU if there is one, else the CPU
     """
-    loaded = load_any(folder, epoch=epoch, device=device)
+    loaded = load_any(folder, epoch=epoch, dims=dims, device=device)
     _ = loaded.tower  # raises ValueError if there are two towers
     return loaded
 
 
-def load_any(folder: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Model:
+def load_any(
+    folder: str | Path, *, epoch: int | None = None, dims: int = 0, device: torch.device | str | None = None
+) -> Model:
     """Load the trained networks of a run with one or two encoders. The arguments are those of `load`."""
     folder = Path(folder)
     path = folder / "run.json"
@@ -330,6 +339,7 @@ def load_any(folder: str | Path, *, epoch: int | None = None, device: torch.devi
         hint = f'; it is an exported text encoder: SentenceTransformer("{folder}") loads it' if exported else ""
         raise ValueError(f"run: {folder} is not the directory of a run (it has no run.json){hint}")
     run = Run.load(path)
+    check_prefix(run, folder, dims)
     if epoch is not None:
         saved: checkpoint.Checkpoint | None = read_kept(folder, epoch)
     else:
@@ -354,6 +364,6 @@ def load_any(folder: str | Path, *, epoch: int | None = None, device: torch.devi
             raise ValueError(f"run: {path} does not fit the weights of step {saved.step}: {setting}: {obstacle}")
         module.load_state_dict(weights)
     target = torch.device(device) if device is not None else own_device()
-    model = Model(run, encoder, projector, target, step=saved.step, folder=folder)
+    model = Model(run, encoder, projector, target, step=saved.step, folder=folder, dims=dims)
     run.kind.prepare(model.to(target))
     return model.eval()

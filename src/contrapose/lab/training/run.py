@@ -17,9 +17,11 @@ from contrapose.lab.frameworks import FRAMEWORKS, FrameworkSettings
 from contrapose.lab.modalities import MODALITIES, DataSettings, Modality, ViewMaker, modality
 from contrapose.lab.networks.heads import HEADS
 from contrapose.lab.settings import Rule, from_recorded, recorded_name, rule_of, setting, to_recorded
+from contrapose.lab.training.checks.dims import check_dims
 from contrapose.lab.training.checks.frameworks import check_framework
 from contrapose.lab.training.checks.setting_values import check_types, check_values, list_settings
 from contrapose.lab.training.method_settings import method_name
+from contrapose.losses.nested import nested
 from contrapose.losses.objective import added_to, provided_to
 from contrapose.losses.parse import parse
 from contrapose.losses.trial import try_loss
@@ -46,6 +48,7 @@ ADDED: dict[str, Any] = {
     "lars_trust": 1e-3,
     "lr_end": 0.0,
     "grad_clip_each": False,
+    "dims": (),
 }
 # Settings with these values are chosen for the data and the device (training/defaults.py) before the run is named.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0, "precision": "auto"}
@@ -106,6 +109,10 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     loss: str = "simclr(temperature=0.2)"
     """A method in the catalogue or an objective, with settings if needed: nt_xent(temperature=cosine(0.07, 0.2)); or a sum of
     losses: simclr + 0.1*koleo()."""
+    dims: tuple[int, ...] = ()
+    """Train prefixes of the embedding to be used alone (Matryoshka): the loss is the sum over its first 16, 32 and 64 dimensions
+    with --dims 16 32 64. The last number is the embedding's width. With --head none, these are prefixes of the encoder's
+    features; otherwise of the projector's output."""
     optimiser: str = setting("adamw", Rule(choices=("sgd", "adam", "adamw", "lars", "lars-moco")))
     """sgd, adam, adamw, lars (as in lightly) or lars-moco."""
     lr: float = -1.0
@@ -201,6 +208,7 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
             )
         try_loss(parse(self.loss, self.loss_data), similarity=self.similarity)
         check_framework(self)
+        check_dims(self)
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)  # a frozen dataclass can only be changed this way
@@ -242,6 +250,8 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     def objective(self) -> str:
         """The loss as an objective with its settings: simclr is nt_xent(temperature=0.5) on images, and 0.05 on texts."""
         parsed = parse(self.loss, self.loss_data)
+        if self.dims:
+            parsed = nested(parsed, dims=self.dims)
         added = "".join(f" + {weight:g}*{_objective_text(term)}" for weight, term in added_to(parsed))
         return _objective_text(parsed) + added
 

@@ -64,4 +64,5 @@ def loss_of_guessing(run: Run) -> float | None:
     if pretrained or objective not in _CROSS_ENTROPIES:
         return None
     negatives = FRAMEWORKS[run.framework].negatives(run, run.view_maker().count)
-    return math.log1p(negatives) if negatives else None
+    # With --dims, the loss is a sum over prefixes, each of which guesses among the same candidates.
+    return max(1, len(run.dims)) * math.log1p(negatives) if negatives else None

@@ -13,7 +13,8 @@ from torch import Tensor
 from contrapose.lab.memory_budget import check_numbers
 from contrapose.lab.modalities import input_files
 from contrapose.lab.modalities.text.vocabulary import save_tokenizer
-from contrapose.lab.networks.weight_files import set_default_mode
+from contrapose.lab.networks.prefixes import Dense
+from contrapose.lab.networks.weight_files import set_default_mode, write_tensors
 
 # Without any of these files, transformers builds a BERT tokenizer with an empty vocabulary.
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
@@ -60,23 +61,31 @@ def read_folder(path: Path, *, weights: bool = True) -> EncoderFolder:
     )
 
 
-def write_folder(folder: Path, encoder: Any, tokenizer: Any, *, length: int, weights: bool) -> None:
+def write_folder(
+    folder: Path, encoder: Any, tokenizer: Any, *, length: int, weights: bool, last: Dense | None = None
+) -> None:
     """Write an encoder in the format of sentence-transformers, with or without its weights.
 
     encoder   `Transformer`, whose model and pooling are written
     length    tokens after which a text is truncated
+    last      a layer after the pooling, whose output is normalised
     """
-    modules = [
+    modules: list[dict[str, Any]] = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
     ]
     width = encoder.model.config.hidden_size
     pooling = {key: name == encoder.pooling for key, name in _OLD_POOLINGS.items()}
-    files = {
+    files: dict[str, Any] = {
         "modules.json": modules,
         "1_Pooling/config.json": {"word_embedding_dimension": width, **pooling},
         "sentence_bert_config.json": {"max_seq_length": length, "do_lower_case": False},
     }
+    if last is not None:
+        files |= _dense_files(modules, last)
+        (folder / "2_Dense").mkdir(parents=True, exist_ok=True)
+        tensors = {"linear.weight": last.weight} | ({} if last.bias is None else {"linear.bias": last.bias})
+        write_tensors(folder / "2_Dense" / "model.safetensors", tensors)
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
@@ -87,6 +96,23 @@ def write_folder(folder: Path, encoder: Any, tokenizer: Any, *, length: int, wei
             set_default_mode(file)
     else:
         encoder.model.config.save_pretrained(folder)
+
+
+def _dense_files(modules: list[dict[str, Any]], last: Dense) -> dict[str, Any]:
+    """Append a dense layer and the normalisation to a list of modules; return the files with their settings."""
+    modules += [
+        {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"},
+        {"idx": 3, "name": "3", "path": "3_Normalize", "type": "sentence_transformers.models.Normalize"},
+    ]
+    dims, width = last.weight.shape
+    activation = type(last.activation)
+    dense = {
+        "in_features": width,
+        "out_features": dims,
+        "bias": last.bias is not None,
+        "activation_function": f"{activation.__module__}.{activation.__name__}",
+    }
+    return {"2_Dense/config.json": dense, "3_Normalize/config.json": {}}
 
 
 def _all_weights(model: Any) -> dict[str, Tensor]:

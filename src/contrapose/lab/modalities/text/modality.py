@@ -34,6 +34,7 @@ from contrapose.lab.modalities.text.suggest import suggest
 from contrapose.lab.modalities.text.usage import usage
 from contrapose.lab.modalities.text.views import DEFAULT_LENGTH, NO_TOKEN, SCRATCH_VIEWS, TextViews
 from contrapose.lab.networks.encoder import Encoder
+from contrapose.lab.networks.prefixes import Dense
 
 _LONGEST = 128  # tokens: SentEval's sentences are not truncated to the length used in training
 KEPT = "encoder"  # subfolder of a run's directory for the encoder's tokenizer and configuration
@@ -206,13 +207,15 @@ class TextModality(Modality[TextViews]):
         write_folder(unfinished, encoder.network, tokenizer, length=views.length, weights=False)
         unfinished.replace(folder / KEPT)
 
-    def export(self, folder: Path, encoder: Encoder, views: TextViews) -> str:
-        """Write a folder that sentence-transformers and transformers can load."""
+    def export(self, folder: Path, encoder: Encoder, views: TextViews, *, last: Dense | None = None) -> str:
+        """Write a folder that sentence-transformers and, without `last`, transformers can load."""
         assert isinstance(encoder.network, Transformer)
         assert views.folder is not None
         with quiet():
-            write_folder(folder, encoder.network, load_tokenizer(views.folder), length=views.length, weights=True)
-        return f'load it with SentenceTransformer("{folder}"), or here as {PREFIX}{folder}'
+            tokenizer = load_tokenizer(views.folder)
+            write_folder(folder, encoder.network, tokenizer, length=views.length, weights=True, last=last)
+        here = "" if last is not None else f", or here as {PREFIX}{folder}"
+        return f'load it with SentenceTransformer("{folder}"){here}'
 
     def decode(self, samples: Tensor | Sequence[Any], views: TextViews) -> Tensor:
         """Return token ids (B, 1, L) of texts; a tensor of such ids is returned unchanged."""

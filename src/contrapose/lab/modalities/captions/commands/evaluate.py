@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,6 +36,7 @@ from contrapose.lab.modalities.source import Source
 from contrapose.lab.report.document import Document, Section
 from contrapose.lab.report.render import as_html
 from contrapose.lab.training import Model
+from contrapose.lab.training.prefixes import name_by_prefix
 from contrapose.lab.training.sources import find_data
 from contrapose.metrics import two_tower_measures
 from contrapose.pairs import unit
@@ -109,7 +111,7 @@ class ImageTextOptions:
             self.captions is None and tasks.captions is not None
         ):  # other data was not trained on, and is scored as a whole
             tasks = replace(tasks, captions=with_held_out(tasks.captions, model.run.hold_out))
-        return tasks.score(towers_of(model))
+        return tasks.score(towers_of(model), prefixes=model.run.dims)
 
     def read(self, common: CommonOptions) -> ImageTextTasks:
         """List the data for both tasks; images stay on disk."""
@@ -143,28 +145,39 @@ class ImageTextTasks:
     captions: CaptionList | None
     sheet: Path | None = None
 
-    def score(self, towers: Towers) -> dict[str, float]:
-        """Return a model's scores, each next to the chance level."""
+    def score(self, towers: Towers, *, prefixes: Sequence[int] = ()) -> dict[str, float]:
+        """Return a model's scores, each next to the chance level; and those of `prefixes` of its embeddings, by their widths."""
         scores: dict[str, float] = {}
         if self.images is not None:
-            scores |= self._score_zero_shot(self.images, towers)
+            scores |= self._score_zero_shot(self.images, towers, prefixes)
         if self.captions is not None:
             _print_notes(self.captions.notes)
-            scores |= score_captions(self.captions, towers, sheet=self.sheet)
+            scores |= score_captions(self.captions, towers, sheet=self.sheet, prefixes=prefixes)
         return scores
 
-    def _score_zero_shot(self, images: Source, towers: Towers) -> dict[str, float]:
-        assert images.labels is not None
+    def _score_zero_shot(self, images: Source, towers: Towers, prefixes: Sequence[int]) -> dict[str, float]:
+        labels = images.labels
+        assert labels is not None
         _print_notes(class_name_notes(self.class_names))
         print(
             f"zero-shot: {len(images):,} images of {images.name}, {len(self.class_names)} classes, "
             f"{count_of(len(self.templates), 'prompt')} for each",
             file=sys.stderr,
         )
-        classes = class_embeddings(towers.embed_texts, self.class_names, self.templates)
+        embed = lru_cache(maxsize=1)(lambda prompts: towers.embed_texts(list(prompts)))  # once for all prefixes
         embeddings = towers.embed_images(images.pixels if isinstance(images, Images) else images.paths)
-        scores = zero_shot_scores(embeddings, images.labels, classes.to(embeddings.device))
-        return _beside_chance(scores, zero_shot_chance(len(classes)), len(images), "zero_shot_")
+
+        def score_first(dims: int | None) -> dict[str, float]:
+            cut = class_embeddings(
+                lambda prompts: embed(tuple(prompts))[:, :dims], self.class_names, self.templates
+            ).to(embeddings.device)
+            return zero_shot_scores(embeddings[:, :dims], labels, cut)
+
+        chance = zero_shot_chance(len(self.class_names))
+        scores = _beside_chance(score_first(None), chance, len(images), "zero_shot_")
+        for dims in prefixes:
+            scores |= name_by_prefix(dims, {f"zero_shot_{name}": score for name, score in score_first(dims).items()})
+        return scores
 
 
 def towers_of(model: Model) -> Towers:
@@ -179,10 +192,13 @@ def towers_of(model: Model) -> Towers:
     return Towers(embed_images, model.towers["text"].embed)
 
 
-def score_captions(data: CaptionList, towers: Towers, *, sheet: Path | None = None) -> dict[str, float]:
+def score_captions(
+    data: CaptionList, towers: Towers, *, sheet: Path | None = None, prefixes: Sequence[int] = ()
+) -> dict[str, float]:
     """Return recall in both directions next to the chance level, the modality gap, and the towers' alignment and uniformity.
 
-    sheet   page to write, with some captions and the images that are nearest to each caption
+    sheet      page to write, with some captions and the images that are nearest to each caption
+    prefixes   widths of prefixes of the embeddings whose recall is computed too
     """
     part = next((part for part in _PARTS if part in data.parts), "")
     chosen = [i for i in range(len(data.images)) if not part or data.parts[i] == part]
@@ -195,7 +211,11 @@ def score_captions(data: CaptionList, towers: Towers, *, sheet: Path | None = No
         _write_sheet(sheet, [data.images[i] for i in chosen], index, images, texts)
     recall = caption_recall(images, texts, index.image_of_text, ids=index.ids)
     chance = caption_chance(index.image_of_text, ids=index.ids)
-    return _beside_chance(recall, chance, len(chosen)) | two_tower_measures(images, texts, index.image_of_text)
+    scores = _beside_chance(recall, chance, len(chosen)) | two_tower_measures(images, texts, index.image_of_text)
+    for dims in prefixes:  # recall compares cosines, so a prefix is normalised on its own there
+        cut = caption_recall(images[:, :dims], texts[:, :dims], index.image_of_text, ids=index.ids)
+        scores |= name_by_prefix(dims, cut)
+    return scores
 
 
 def _check_sheet(path: Path) -> None:

@@ -29,19 +29,26 @@ from contrapose.lab.modalities.text.evaluation import (
     read_transfer,
     rows_of_score,
     score_embeddings,
+    sentences_of,
     tfidf_cosine,
+    unit_pairs,
 )
 from contrapose.lab.modalities.text.pretrained import load_sentence_encoder
 from contrapose.lab.training import Model
 from contrapose.lab.training.initial_model import initial_name, start_without_data
+from contrapose.lab.training.prefixes import name_by_prefix
 from contrapose.lab.training.score_baselines import Baselines, flatten
 from contrapose.validate import check_count
 
 Encode = Callable[[Sequence[str]], Tensor]  # returns the embeddings (n, d) of n texts
+Cut = Callable[[Tensor], Tensor]  # returns a prefix (n, w) of embeddings (n, d)
 _STS = (
     "STS: 100 × Spearman's correlation of cosine similarity, all subsets of a task ranked together (SentEval's \"all\")"
 )
 _TFIDF = "tf-idf: the same correlation without any training, with word weights from the scored sentences"
+_PREFIXES = (
+    "first 64: the same correlation, of the first 64 dimensions of the embedding that the run was trained on (--dims)"
+)
 _GEOMETRY = "alignment: pairs with a score above 4; uniformity: all sentences, t = 2 (SimCSE)"
 _TRANSFER = "Transfer: accuracy in % of logistic regression on frozen embeddings (SentEval's protocol, 10 folds)"
 
@@ -88,7 +95,8 @@ class SentenceOptions:
             return None
         start = _start(model) if common.baselines and self.sts else {}
         encode = partial(embed_once, model.tower)
-        return self.read().score(encode, model.device, start=start, baselines=common.baselines)
+        prefixes = {dims: partial(model.tower.prefix, dims=dims) for dims in model.run.dims}
+        return self.read().score(encode, model.device, start=start, baselines=common.baselines, prefixes=prefixes)
 
     @property
     def name_tasks(self) -> bool:
@@ -121,6 +129,7 @@ class SentenceTasks:
         *,
         start: Mapping[str, Encode] | None = None,
         baselines: bool = True,
+        prefixes: Mapping[int, Cut] = MappingProxyType({}),
     ) -> dict[str, float]:
         """Return a text encoder's scores, and print them as tables on stderr.
 
@@ -128,10 +137,11 @@ class SentenceTasks:
         start       a run's encoder before training, by its name in tables; empty if its weights are lost; None for encoders
                     that were not trained here, for which no verdict on a gain is printed
         baselines   whether to score tf-idf
+        prefixes    functions that cut embeddings to each prefix that a run has trained, by its width
         """
         scores: dict[str, float] = {}
         if self.pairs:
-            scores |= self._score_pairs(encode, start, tfidf=baselines)
+            scores |= self._score_pairs(encode, start, tfidf=baselines, prefixes=prefixes)
         if self.texts:
             empty = sum(not text.text.strip() for text in self.texts)
             if empty:
@@ -139,10 +149,18 @@ class SentenceTasks:
             scores |= _show(evaluate_transfer(encode, self.texts, device=device, seed=self.seed), _TRANSFER)
         return scores
 
-    def _score_pairs(self, encode: Encode, start: Mapping[str, Encode] | None, *, tfidf: bool) -> dict[str, float]:
+    def _score_pairs(
+        self,
+        encode: Encode,
+        start: Mapping[str, Encode] | None,
+        *,
+        tfidf: bool,
+        prefixes: Mapping[int, Cut],
+    ) -> dict[str, float]:
         """Return the scores on the pairs beside their baselines; print to stderr if training has gained nothing."""
         pairs = [pair for pair in self.pairs if pair.task]
-        embeddings = embed_pairs(encode, pairs)
+        features = encode(sentences_of(pairs))
+        embeddings = unit_pairs(features)
         own, cosine = score_embeddings(pairs, *embeddings), cosine_of(*embeddings)
         others: dict[str, Tensor] = {}
         if tfidf:
@@ -154,11 +172,18 @@ class SentenceTasks:
         for name, other in others.items():
             with suppress(ValueError):  # all pairs are equally similar
                 baselines[name] = correlations(pairs, other)
+        of_prefixes = {
+            dims: correlations(pairs, cosine_of(*unit_pairs(cut(features)))) for dims, cut in prefixes.items()
+        }
         notes = [_TFIDF] if "tf-idf" in baselines else []
-        _show(own, _STS, *notes, _GEOMETRY, baselines=baselines)
+        notes += [_PREFIXES] if of_prefixes else []
+        columns = {**{f"first {dims}": scores for dims, scores in of_prefixes.items()}, **baselines}
+        _show(own, _STS, *notes, _GEOMETRY, columns=columns)
         for name in baselines if start is not None else ():
             for line in _no_gain(pairs, cosine, others[name], name):
                 print(line, file=sys.stderr)
+        for dims, scores in of_prefixes.items():
+            own |= name_by_prefix(dims, scores)
         return own | flatten(baselines)
 
 
@@ -191,20 +216,20 @@ def _show(
     scores: dict[str, float],
     title: str,
     *notes: str,
-    baselines: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+    columns: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> dict[str, float]:
-    """Print a table of scores, each beside its baselines, to stderr, since stdout may be read by other programs; return them.
+    """Print a table of scores, each beside other ones, to stderr, since stdout may be read by other programs; return them.
 
-    baselines   scores by the name of the baseline and the name of the score
+    columns   the other scores, of prefixes and baselines, by the name of the column and the name of the score
     """
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("", "score", *baselines, box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = Table("", "score", *columns, box=None)
+    for right in table.columns[1:]:
+        right.justify = "right"
     for name, score in scores.items():
-        others = (own.get(name) for own in baselines.values())
+        others = (own.get(name) for own in columns.values())
         table.add_row(name, _format(score), *("" if other is None else _format(other) for other in others))
     # Notes are printed separately: as the table's title, they would be wrapped to its width.
     Console(file=sys.stderr, highlight=False).print(title, table, *notes, "", sep="\n")

@@ -19,7 +19,9 @@ from contrapose.lab.modalities.text.evaluation.sts import (
     evaluate_sts,
     read_sts,
     score_embeddings,
+    sentences_of,
     spearman,
+    unit_pairs,
 )
 from contrapose.lab.modalities.text.evaluation.tfidf import tfidf_cosine, tfidf_sts
 from contrapose.lab.modalities.text.evaluation.transfer import TransferText, evaluate_transfer, read_transfer
@@ -39,7 +41,9 @@ __all__ = [
     "read_transfer",
     "rows_of_score",
     "score_embeddings",
+    "sentences_of",
     "spearman",
     "tfidf_cosine",
     "tfidf_sts",
+    "unit_pairs",
 ]

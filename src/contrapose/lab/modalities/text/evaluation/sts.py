@@ -93,8 +93,17 @@ def score_embeddings(pairs: Sequence[SentencePair], first: Tensor, second: Tenso
 
 def embed_pairs(encode: Callable[[Sequence[str]], Tensor], pairs: Sequence[SentencePair]) -> tuple[Tensor, Tensor]:
     """Return unit vectors of the pairs' first and second sentences, each (n, d)."""
-    z = unit(encode([text for pair in pairs for text in (pair.first, pair.second)]))
-    first, second = z.unflatten(0, (-1, 2)).unbind(1)
+    return unit_pairs(encode(sentences_of(pairs)))
+
+
+def sentences_of(pairs: Sequence[SentencePair]) -> list[str]:
+    """Return both sentences of each pair, one pair after the other."""
+    return [text for pair in pairs for text in (pair.first, pair.second)]
+
+
+def unit_pairs(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Return unit vectors of first and of second sentences, each (n, d), from the features (2n, d) of `sentences_of`."""
+    first, second = unit(features).unflatten(0, (-1, 2)).unbind(1)
     return first, second
 
 
