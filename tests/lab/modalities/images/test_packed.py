@@ -84,6 +84,23 @@ def test_a_gpu_that_is_too_small_reads_batches(folder: Path, monkeypatch: pytest
     assert reader.resident is None
 
 
+def test_a_folder_whose_name_is_not_utf8(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = folder.with_name(os.fsdecode(b"photos \xff"))
+    try:
+        folder.rename(other)
+    except OSError:
+        pytest.skip("this file system keeps names in UTF-8")
+    out = folder.with_name("packed.safetensors")
+    main(["data", "pack", str(other), "--size", "16", "-o", str(out)])
+    assert "images in" in capsys.readouterr().out
+    train = read_packed(out, as_folder=True).train
+    assert isinstance(train, PackedImages)
+    assert Path(str(train.paths[0])).read_bytes().startswith(b"\x89PNG")
+    (other / "cat" / "100.png").write_bytes((other / "cat" / "0.png").read_bytes())
+    with pytest.raises(ValueError, match="have changed since"):
+        read_packed(out)
+
+
 def test_a_changed_folder_is_refused_and_a_missing_one_is_not_needed(folder: Path) -> None:
     out = packed(folder)
     os.utime(folder / "cat" / "0.png", ns=(1, 1))

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ ENDING = ".safetensors"
 _BATCH = 256  # images decoded at a time
 _FORMAT = "contrapose packed images 2"
 _OLD_FORMAT = "contrapose packed images 1"  # without a checksum
+_BYTES = "bytes:"  # before the name of a folder that is not UTF-8, in hexadecimal
 _METADATA = ("folder", "files", "hold_out", "view_size", "source_names", "notes")
 _TENSORS = ("train_images", "train_names")
 
@@ -122,7 +123,7 @@ def pack(settings: DataSettings, views: Views, out: Path, *, only: Sequence[str]
     split = with_limit(split_folder(folder, only, hold_out=settings.hold_out), settings.max_megapixels)
     metadata = {
         "format": _FORMAT,
-        "folder": os.path.abspath(folder),
+        "folder": _folder_text(os.path.abspath(folder)),
         "hold_out": repr(settings.hold_out),
         "only": json.dumps(only),
         "files": _digest(split),  # before the files are read: a file that changes meanwhile is noticed later
@@ -157,7 +158,7 @@ def _check_disk(folder: Path, images: int, side: int) -> None:
 def _entries(parts: dict[str, Files], recipe: Recipe, metadata: dict[str, str]) -> Iterator[Entry]:
     """Yield what a packed copy contains, with pixels in batches: all of them may be larger than the memory."""
     for part, source in parts.items():
-        listed = b"\0".join(os.fsencode(os.path.relpath(path, metadata["folder"])) for path in _resolved(source))
+        listed = b"\0".join(os.fsencode(os.path.relpath(path, _folder_of(metadata))) for path in _resolved(source))
         yield Entry(f"{part}_names", "U8", (len(listed),), [listed])
         if source.labels is not None:
             yield entry(f"{part}_labels", source.labels)
@@ -175,7 +176,7 @@ def read_packed(path: Path, *, as_folder: bool = False, fingerprint: str | None 
     metadata, tensors = _open(path)
     if fingerprint not in (None, metadata.get("fingerprint")):
         raise ValueError(f"data: {path} is a packed copy of other images")
-    folder, only = Path(metadata["folder"]), json.loads(metadata.get("only", "[]"))
+    folder, only = Path(_folder_of(metadata)), json.loads(metadata.get("only", "[]"))
     if (
         folder.is_dir()
         and _digest(split_folder(folder, only, hold_out=float(metadata["hold_out"]))) != metadata["files"]
@@ -199,6 +200,28 @@ def read_packed(path: Path, *, as_folder: bool = False, fingerprint: str | None 
     if "test_images" not in tensors:
         return Split(train, None, None, notes)
     return Split(train, train, images("test"), notes)
+
+
+def _folder_text(folder: str) -> str:
+    """Return a folder as text for metadata, which are UTF-8: a name in other bytes is written in hexadecimal."""
+    try:
+        folder.encode()
+    except UnicodeEncodeError:
+        return f"{_BYTES}{os.fsencode(folder).hex()}"
+    return folder
+
+
+def _folder_of(metadata: Mapping[str, str]) -> str:
+    """Return the folder that a copy was made of."""
+    text = metadata["folder"]
+    if not text.startswith(_BYTES):
+        return text
+    try:
+        return os.fsdecode(bytes.fromhex(text.removeprefix(_BYTES)))
+    except ValueError as error:
+        raise ValueError(
+            f"data: a packed copy names the folder {text!r}, which is damaged; pack the images again"
+        ) from error
 
 
 def packed_facts(path: Path) -> tuple[int, int]:
