@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from contrapose.lab.settings import Settings
 from contrapose.lab.studies.collect import collect
 from contrapose.lab.studies.loss_comparison import comparison, page
 from contrapose.lab.studies.scores import score_of
-from contrapose.lab.studies.tuning import ROUNDS, Trial, candidates, choose
+from contrapose.lab.studies.tuning import ROUNDS, Trial, candidates, choose, is_clearly_ahead
 from contrapose.lab.training import Run, resolve
 from contrapose.lab.training.build import prepare
 from contrapose.lab.training.options import make_run
@@ -126,11 +127,14 @@ class Tune(ConfigOption):
         results = collect(plan, seeds, self.runs_dir)
         folder = self.out / report_name(plan, seeds).replace("compare-", "tune-", 1)
         show_results(plan, results, page(plan, results, self.runs_dir), folder)
-        print(f"If the sentence above prefers it: contrapose train --data {run.data} --loss '{best.loss}'")
-        print(
-            "The trials and the comparison used the same held-out data, so the gain of the best of "
-            f"{count_of(len({trial.loss for trial in trials}), 'candidate')} is a little too high."
-        )
+        if not is_clearly_ahead(plan.study, results, best.loss, default):
+            print(f"Nothing is clearly better than the default, {default}: keep it, or use more --seeds.")
+        else:
+            print(f"train with: contrapose train --data {shlex.quote(run.data)} --loss {shlex.quote(best.loss)}")
+            print(
+                "The trials and the comparison used the same held-out data, so the gain of the best of "
+                f"{count_of(len({trial.loss for trial in trials}), 'candidate')} is a little too high."
+            )
         if failures:
             raise SystemExit(exits.FAILED)
 

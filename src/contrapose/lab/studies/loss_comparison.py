@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from contrapose.lab.counts import count_of
 from contrapose.lab.evaluation.feature_scores import difference_margin
 from contrapose.lab.modalities import Split
@@ -19,7 +16,7 @@ from contrapose.lab.studies.collect import document
 from contrapose.lab.studies.differences import Difference, differences, in_words, list_words
 from contrapose.lab.studies.report_blocks import map_chart, table
 from contrapose.lab.studies.results import Cell, Results
-from contrapose.lab.studies.scores import KNN, Score, choose_score, score_of
+from contrapose.lab.studies.scores import KNN, Score, choose_score, hits_of, score_of
 from contrapose.lab.studies.study import Plan, Row, Study, StudyData
 from contrapose.lab.training import Run
 from contrapose.lab.training.method_settings import describe_settings, settings_for_loss
@@ -284,7 +281,7 @@ def compare_accuracies(study: Study, results: Results) -> str:
         return (
             f"{measured[0]} has the highest mean of {score.words}; whether a difference is chance is not tested for it."
         )
-    hits = _hits(results, measured, score)
+    hits = hits_of(results, measured, score)
     if len(hits) < 2:
         return "Too few runs are done to compare the losses: each needs at least two seeds."
     found = differences(hits)
@@ -307,7 +304,7 @@ def best_temperature(study: Study, results: Results, line: str) -> str:
         return f"No temperature of {line} has a score yet."
     spread = f" ± {cells[best].spread:.2f}" if len(cells[best].values) > 1 else ""
     text = f"The best temperature of {line} is {rows[best].x:g}: {score.words} {cells[best].mean:.2f}{spread} %"
-    hits = _hits(results, list(cells), score) if score.hits and results.seeds > 1 else {}
+    hits = hits_of(results, list(cells), score) if score.hits and results.seeds > 1 else {}
     if best not in hits or len(hits) < 2:
         return f"{text}; whether the others are below it by more than chance is not known from these runs."
     found = {d.second: d for d in differences(hits, reference=best) if d.first == best}
@@ -325,7 +322,7 @@ def compare_with_best_temperature(study: Study, results: Results) -> str:
     score = score_of(study)
     cells = {row.name: results.cell(row.name, score.name) for row in study.rows}
     line = [row.name for row in study.rows if row.series == "NT-Xent" and cells[row.name].values]
-    hits = _hits(results, [name for name in cells if cells[name].values], score)
+    hits = hits_of(results, [name for name in cells if cells[name].values], score)
     best = max(line, key=lambda name: cells[name].mean, default="")
     if best not in hits or len(hits) < 2:
         return compare_accuracies(study, results)  # this sentence says what is missing
@@ -356,28 +353,9 @@ def _with_points(names: Sequence[str], found: Sequence[Difference], sign: str) -
     return f"{list_words(words)} {'is' if len(words) == 1 else 'are'}"
 
 
-def _hits(results: Results, rows: Sequence[str], score: Score) -> dict[str, Tensor]:
-    """Return whether each test sample was a hit, as bool (seeds, samples), for losses with at least two seeds."""
-    assert score.hits is not None
-    key = score.hits.key
-    found = {row: results.evaluations[row, results.sets[0]] for row in rows}
-    digits = {row: [one[key] for one in evaluations if key in one] for row, evaluations in found.items()}
-    lengths = sorted({len(text) for texts in digits.values() for text in texts})
-    if len(lengths) > 1:
-        raise ValueError(
-            f"data: the runs were tested on {lengths[0]:,} to {lengths[-1]:,} {score.test_samples}, so the test set has changed "
-            "between them; use another --runs-dir to start over"
-        )
-    return {
-        row: torch.tensor([[digit == "1" for digit in text] for text in texts])
-        for row, texts in digits.items()
-        if len(texts) > 1
-    }
-
-
 def _margin(trained: float, untrained: float, results: Results, score: Score) -> float:
     """Return 1.96 standard errors of the difference between two shares of the test samples; 0 if their number is unknown."""
-    hits = _hits(results, sorted(results.rows), score) if score.hits else {}
+    hits = hits_of(results, sorted(results.rows), score) if score.hits else {}
     return difference_margin(trained, untrained, len(next(iter(hits.values()))[0])) if hits else 0.0
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
 
 from contrapose.lab.modalities import Split
 from contrapose.lab.studies.measures import (
@@ -18,6 +21,7 @@ from contrapose.lab.studies.measures import (
     References,
     caption_recall,
 )
+from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.study import Quantity, Study
 from contrapose.lab.training import Run
 from contrapose.lab.training.records.extra_metrics import recorded_measures
@@ -170,3 +174,22 @@ def score_of(study: Study) -> Score:
         return KNN
     name = study.quantities[0].name
     return next((score for score in (KNN, RECALL, JOINT) if score.name == name), None) or sts_score(name)
+
+
+def hits_of(results: Results, rows: Sequence[str], score: Score) -> dict[str, Tensor]:
+    """Return whether each test sample was a hit, as bool (seeds, samples), for losses with at least two seeds."""
+    assert score.hits is not None
+    key = score.hits.key
+    found = {row: results.evaluations[row, results.sets[0]] for row in rows}
+    digits = {row: [one[key] for one in evaluations if key in one] for row, evaluations in found.items()}
+    lengths = sorted({len(text) for texts in digits.values() for text in texts})
+    if len(lengths) > 1:
+        raise ValueError(
+            f"data: the runs were tested on {lengths[0]:,} to {lengths[-1]:,} {score.test_samples}, so the test set has changed "
+            "between them; use another --runs-dir to start over"
+        )
+    return {
+        row: torch.tensor([[digit == "1" for digit in text] for text in texts])
+        for row, texts in digits.items()
+        if len(texts) > 1
+    }

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 
+from contrapose.lab.studies.differences import differences
+from contrapose.lab.studies.results import Results
+from contrapose.lab.studies.scores import hits_of, score_of
+from contrapose.lab.studies.study import Study
 from contrapose.losses.parse import parse, temperature_of, with_negatives, with_temperature
 
 _FACTORS = (0.25, 0.5, 2.0, 4.0)  # of the default temperature
@@ -32,15 +37,32 @@ def candidates(loss: str, objective: str) -> list[str]:
     >>> candidates("simclr", "nt_xent(temperature=0.2)")[:4]
     ['simclr', 'simclr(temperature=0.05)', 'simclr(temperature=0.1)', 'simclr(temperature=0.4)']
     """
-    own = temperature_of(objective) or _TYPICAL
+    given = _temperature(objective)
+    own = given or _TYPICAL
     values = [f"{factor * own:.3g}" for factor in _FACTORS]
-    if temperature_of(objective) is None:
+    if given is None:
         values.append(f"{own:g}")
     values.append(f"{0.5 * own:.3g}:{2 * own:.3g}")
     found = [loss, *(with_temperature(loss, value, replace=True) for value in values)]
     hard = with_negatives(loss, _HARDEST)
     # Objectives may refuse a function of similarity, or a choice of negatives, that their settings name.
     return [text for text in dict.fromkeys([*found, *([] if hard is None else [hard])]) if _is_accepted(text)]
+
+
+def _temperature(objective: str) -> float | None:
+    """Return the temperature of an objective, or its default, if it is a number."""
+    function = parse(objective).func
+    default = signature(function).parameters.get("temperature")
+    if temperature_of(objective) is not None or default is None or "temperature" in parse(objective).keywords:
+        return temperature_of(objective)
+    return float(default.default) if isinstance(default.default, int | float) else None
+
+
+def is_clearly_ahead(study: Study, results: Results, first: str, second: str) -> bool:
+    """Return whether a loss scores higher than another by more than seeds and test samples explain."""
+    score = score_of(study)
+    hits = hits_of(results, [first, second], score) if score.hits and results.seeds > 1 else {}
+    return len(hits) > 1 and any(found.clear and found.first == first for found in differences(hits))
 
 
 def _is_accepted(loss: str) -> bool:
