@@ -36,6 +36,7 @@ LAYERS = (
     "metrics",
     "mining",
     "conformance",
+    "doctor",
     "explanation",
     # The laboratory
     "lab.settings",
