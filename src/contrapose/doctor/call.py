@@ -149,8 +149,12 @@ def _indices(
         named = dict(inspect.signature(function).bind_partial(*arguments, **keywords).arguments)
     except (TypeError, ValueError):  # a function in C, or arguments that do not fit
         named = dict(keywords)
-    flat = {**named, **{k: v for value in named.values() if isinstance(value, dict) for k, v in value.items()}}
-    vectors = {name: value for name, value in flat.items() if _is_index(value)}
+    for value in [*named.values()]:  # what **keywords and *arguments of the function received
+        if isinstance(value, Mapping):
+            named |= value
+        elif isinstance(value, tuple | list):
+            named |= {f"argument {i}": inner for i, inner in enumerate(value)}
+    vectors = {name: value for name, value in named.items() if _is_index(value)}
     ids = next((value for name, value in vectors.items() if name in _ID_NAMES), None)
     labels = next((value for name, value in vectors.items() if name not in _ID_NAMES), None)
     return labels, ids

@@ -98,7 +98,7 @@ def lift(z: Tensor, *, jitter: float) -> tuple[Tensor, Tensor]:
 
 def _check_symmetric(matrix: Tensor, both: Tensor) -> None:
     off = torch.where(both, matrix, 0.0)
-    difference, size = (off - off.T).norm(), off.norm()
+    difference, size = (off - off.T).norm(), matrix.norm()
     if not bool(difference.isfinite()):
         raise CannotAsk("the criterion's gradient is not finite")
     if float(difference) > _ASYMMETRY * float(size):
