@@ -37,6 +37,8 @@ LAYERS = (
     "mining",
     "conformance",
     "doctor",
+    "integrations.lightning",
+    "integrations.trainer",
     "explanation",
     # The laboratory
     "lab.settings",

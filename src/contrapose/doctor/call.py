@@ -40,10 +40,13 @@ class Call:
 
     @property
     def groups(self) -> Tensor | None:
-        """The sample or class of each row (n,), on the sides' device: rows of one group are positives of each other."""
-        if len(self.sides) > 1:
-            return torch.arange(self.rows, device=self.sides[0].device)
-        return None if self.labels is None else self.labels.to(self.sides[0].device)
+        """The sample or class of each row (n,), on the sides' device: rows of one group are no negatives of each other."""
+        device = self.sides[0].device
+        if self.labels is not None:
+            return self.labels.to(device)
+        if len(self.sides) == 1:
+            return None
+        return torch.arange(self.rows, device=device) if self.ids is None else self.ids.to(device)
 
     def subset(self, most: int) -> Call:
         """Return the call for at most `most` embeddings in all, drawn without the global random generators."""

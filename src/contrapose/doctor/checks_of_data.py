@@ -78,7 +78,8 @@ def duplicates(looks: Looks) -> Finding | None:
 def false_negatives(looks: Looks) -> Finding | None:
     """Rows of different samples that are as similar as the views of one sample."""
     last = [look for look in looks[-3:] if look.twin_share > limits.TWINS.value]
-    if len(last) < 2 or not looks[-1].twins:
+    # In a small batch, a few rows may be alike by chance.
+    if len(last) < 2 or len(looks[-1].twins) < limits.TWIN_PAIRS.value:
         return None
     look = looks[-1]
     return Finding(
@@ -95,16 +96,18 @@ def false_negatives(looks: Looks) -> Finding | None:
 
 def not_shuffled(looks: Looks) -> Finding | None:
     """Neighbours in a batch, or whole batches, that are more alike than samples in random order."""
-    known = [look for look in looks[-4:] if look.order is not None and not look.has_labels]
-    ordered = len(known) >= 2 and all((look.order or 0.0) > limits.ORDER.value for look in known[-2:])
-    drifts = sorted(look.drift for look in looks[-5:] if look.drift is not None and not look.has_labels)
-    drift = drifts[len(drifts) // 2] if len(drifts) >= 3 else 0.0
-    if not (ordered or drift > limits.DRIFT.value):
+    if looks[-1].has_labels:
+        return None
+    # Not in each look: a batch that lies within the block of one class is in no order.
+    orders = [look.order for look in looks if (look.order or 0.0) > limits.ORDER.value]
+    # The means of two random batches of n rows differ by 1 / n.
+    drifts = [look.drift for look in looks if (look.drift or 0.0) > limits.DRIFT.value + 5 / look.batch]
+    if max(len(orders), len(drifts)) < 2:
         return None
     seen = (
-        f"rows that follow each other in the batch are more alike than others, by {known[-1].order:.0f} standard errors"
-        if ordered
-        else f"successive batches differ: the squared distance of their means is {drift:.0%} of the variance within them"
+        f"rows that follow each other in the batch are more alike than others, by {orders[-1]:.0f} standard errors"
+        if len(orders) >= 2
+        else f"successive batches differ: the squared distance of their means is {drifts[-1]:.0%} of the variance within them"
     )
     return Finding(
         name="data not shuffled",

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from contrapose.distributed import world_size
 from contrapose.doctor.call import Call, NotRead, read_call
@@ -78,6 +79,8 @@ class Doctor:
             )
         self.criterion, self.every, self.whole, self.log = criterion, every, whole, log
         self.parts = parts_of(model)
+        # A look copies a criterion's state, but not the network that a criterion of sentence-transformers holds.
+        self._shared = tuple(model.values()) if isinstance(model, Mapping) else () if model is None else (model,)
         self.step = 0  # calls so far
         self.looks: list[Look] = []  # all of them, for the curves of the report
         self.left_out: dict[str, str] = {}  # checks that were left out, and why
@@ -86,6 +89,7 @@ class Doctor:
         self._is_looking = False
         self._mean: tuple[Tensor, Tensor] | None = None  # of the batch of the last look, to compare with the next batch
         self._drift: Tensor | None = None
+        self._hook: RemovableHandle | None = None
 
     @property
     def findings(self) -> list[Finding]:
@@ -100,11 +104,18 @@ class Doctor:
             def hook(module: nn.Module, arguments: Any, keywords: Any) -> None:
                 self.see(*arguments, **keywords)
 
-            criterion.register_forward_pre_hook(hook, with_kwargs=True)
+            self.unwatch()
+            self._hook = criterion.register_forward_pre_hook(hook, with_kwargs=True)
             return criterion
         if criterion is None:
             raise ValueError("criterion: expected a loss to watch, got None; write Doctor(loss)")
         return self._wrapped(criterion)
+
+    def unwatch(self) -> None:
+        """Stop seeing the calls of a criterion that is a module."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
 
     def _wrapped(self, criterion: T) -> T:
         @wraps(criterion)
@@ -203,22 +214,25 @@ class Doctor:
             return None, None, reason
         action, error, reason = None, None, ""
         try:
-            action = measure_action(call, partial(copy_of, criterion))
+            action = measure_action(call, partial(self._copy, criterion))
         except CannotAsk as cannot:
             reason = str(cannot)
             self.left_out["checks of the gradient"] = reason
         try:
-            error = precision_error(call, copy_of(criterion))
+            error = precision_error(call, self._copy(criterion))
         except Exception as failure:  # the criterion may accept only the batch size of training
             self.left_out["check of the precision"] = f"{type(failure).__name__}: {failure}"
         return action, error, reason
+
+    def _copy(self, criterion: Callable[..., Any]) -> Callable[..., Any]:
+        return copy_of(criterion, self._shared)
 
     def _across_ranks(self, call: Call) -> dict[str, float] | None:
         if world_size() == 1 or len({len(side) for side in call.sides}) > 1:
             return None
         found = same_rows(call)
         if self.whole is not None and self.criterion is not None:
-            found |= gradient_agreement(call, copy_of(self.criterion), copy_of(self.whole))
+            found |= gradient_agreement(call, self._copy(self.criterion), self._copy(self.whole))
         return found
 
     def _keep_samples(self, finding: Finding, samples: Samples | None) -> None:

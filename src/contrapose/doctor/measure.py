@@ -122,7 +122,7 @@ def _order(call: Call) -> dict[str, Any]:
     """Return how much more similar neighbours in the batch are than rows that are far apart, in standard errors."""
     side = call.sides[0].detach()[: SEEN_ROWS // 2]
     groups = None if call.groups is None else call.groups[: len(side)]
-    if len(side) < 16 or groups is None:
+    if len(side) < 16 or groups is None or call.labels is not None:  # samplers of classes draw them in blocks
         return {}
     u = unit(side).float()
     cosine = u @ u.T
@@ -142,7 +142,9 @@ def _repeated(part: Call, first: Tensor, second: Tensor, cross: Tensor) -> dict[
     """Return rows of different samples with equal embeddings (duplicates), or as similar as positives (twins)."""
     count = len(cross)
     itself = torch.eye(count, dtype=torch.bool, device=cross.device)
-    same = itself if part.ids is None else part.ids.to(cross.device)[:, None] == part.ids.to(cross.device)[None]
+    groups = part.groups
+    assert groups is not None
+    same = groups[:, None] == groups[None]
     equal = torch.zeros_like(itself)
     for u in (first, second):
         spread = u.std(0).norm()
@@ -209,9 +211,10 @@ def measure_action(call: Call, make: Callable[[], Callable[..., Tensor]]) -> Act
 
 
 def penalties_of(part: Call, result: SimilarityGradient) -> Penalties:
-    """Return the gradient as the pull and the push on each row, with all other rows as its candidates.
+    """Return the gradient as the pull and the push on each row of the first side, with all other rows as its candidates.
 
-    Gradients are multiplied by the number of rows and halved, since s_ij belongs to both of its rows.
+    Some losses compare only the first side with the second. Gradients are multiplied by the number of anchors, so that they do
+    not depend on it.
     """
     groups = part.groups
     assert groups is not None

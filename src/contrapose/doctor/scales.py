@@ -13,6 +13,7 @@ from contrapose.doctor.call import Call
 from contrapose.temperature import LearnedTemperature
 
 Bounds = dict[str, tuple[float | None, float | None]]
+_LEAST_SHARE = 0.2  # of a model's parameters that a child must have to be a part of its own
 _CLIP_SCALE = 100.0  # the largest logit scale of CLIP, to which open_clip's loop clamps it
 
 
@@ -46,17 +47,17 @@ def _scale_argument(call: Call) -> Tensor | None:
 
 
 def parts_of(model: nn.Module | Mapping[str, nn.Module] | None) -> dict[str, list[Tensor]]:
-    """Return the parameters of each part of a model: its named modules, or the children of a module that has several."""
+    """Return the parameters of each part of a model: its named modules, or the large children of a module."""
     if model is None:
         return {}
     if not isinstance(model, nn.Module):
         return {name: list(part.parameters()) for name, part in model.items()}
+    whole = list(model.parameters())
+    # A small unused child, such as BERT's pooler, is no tower; it belongs to the rest.
+    least = _LEAST_SHARE * sum(p.numel() for p in whole)
     children = {name: list(child.parameters()) for name, child in model.named_children()}
-    children = {name: parameters for name, parameters in children.items() if parameters}
-    if len(children) == 1:
-        (name,) = children
-        return parts_of(model.get_submodule(name)) or children
-    return children or ({"model": list(model.parameters())} if list(model.parameters()) else {})
+    large = {name: part for name, part in children.items() if part and sum(p.numel() for p in part) >= least}
+    return large if len(large) > 1 else {"model": whole} if whole else {}
 
 
 @torch.no_grad()
