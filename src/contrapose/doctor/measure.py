@@ -226,13 +226,12 @@ def penalties_of(part: Call, result: SimilarityGradient) -> Penalties:
         explicit = torch.arange(len(sample), device=sample.device) >= 2 * part.rows
         same = same & ~(explicit[:, None] | explicit[None])
     positive = same & ~itself
-    scaled = result.gradient * len(sample) / 2
+    # Rows and columns of similarities that the criterion does not use have no gradient; they are no candidates.
     candidate = ~same & ~itself & _used(result.gradient, part.rows)
-    at = Similarities(
-        positive=torch.where(positive, result.similarity, 0.0),
-        negative=result.similarity,
-        same_id=~candidate,
-    )
+    anchors = slice(part.rows)
+    positive, candidate, similarity = positive[anchors], candidate[anchors], result.similarity[anchors]
+    scaled = result.gradient[anchors] * part.rows
+    at = Similarities(positive=torch.where(positive, similarity, 0.0), negative=similarity, same_id=~candidate)
     return Penalties(at, torch.where(positive, -scaled, 0.0), torch.where(candidate, scaled, 0.0))
 
 
