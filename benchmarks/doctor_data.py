@@ -34,7 +34,9 @@ class Images:
         for inside, outside in ((channels, 16), (16, 32), (32, 64)):
             layers += [nn.Conv2d(inside, outside, 3, stride=2, padding=1), nn.BatchNorm2d(outside), nn.ReLU()]
         backbone = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        return nn.Sequential(backbone, nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 32)))
+        return nn.Sequential(
+            backbone, nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 32))
+        )
 
 
 def augment(x: Tensor, *, shift: int, noise: float) -> Tensor:
@@ -61,7 +63,12 @@ def digits() -> Images:
 def cifar10(data: Path) -> Images:
     found = np.load(data / "cifar10.npz")
     images = torch.tensor(found["train_images"][:6000]).permute(0, 3, 1, 2) / 255
-    return Images("CIFAR-10", images, torch.tensor(found["train_labels"][:6000]).long().flatten(), partial(augment, shift=4, noise=0.05))
+    return Images(
+        "CIFAR-10",
+        images,
+        torch.tensor(found["train_labels"][:6000]).long().flatten(),
+        partial(augment, shift=4, noise=0.05),
+    )
 
 
 @cache
@@ -113,7 +120,9 @@ def flickr8k(data: Path) -> Captions:
     with open(folder / "captions.tsv", encoding="utf-8") as file:
         rows = [line.rstrip("\n").split("\t") for line in file]
     first = [(name, text) for name, number, text in rows if number == "0"][:3000]
-    return Captions(torch.stack([_picture(folder / "images" / name, 32) for name, _ in first]), tuple(t for _, t in first))
+    return Captions(
+        torch.stack([_picture(folder / "images" / name, 32) for name, _ in first]), tuple(t for _, t in first)
+    )
 
 
 class BagOfWords(nn.Module):

@@ -43,7 +43,9 @@ def images_run(data: Images, method: str, steps: int, *, batch: int = 128) -> Do
     loss = None if only else criterion_of(method, len(data.images))
     doctor = Doctor(loss, every=EVERY, model={"backbone": encoder[0], "projector": encoder[1]})
     own = [] if loss is None else list(loss.parameters())
-    optimiser = torch.optim.Adam([*encoder.parameters(), *predictor.parameters(), *own], lr=1e-3)
+    # With its hardest negatives, the triplet loss collapses at 1e-3: the nearest row is then a positive no more than by chance.
+    rate = 1e-4 if method == "triplet" else 1e-3
+    optimiser = torch.optim.Adam([*encoder.parameters(), *predictor.parameters(), *own], lr=rate)
     for index in batches(len(data.images), batch, steps):
         x = data.images[index]
         z1, z2 = encoder(data.augment(x)), encoder(data.augment(x))
@@ -102,7 +104,9 @@ def captions_run(data: Path, objective: str, steps: int) -> Doctor:
         "fastclip": lambda: Loss(CATALOGUE["fastclip"], state=MovingAverage(len(captions.texts))),
     }[objective]()
     doctor = Doctor(loss, every=EVERY, model=towers)
-    optimiser = torch.optim.Adam([*towers["image"].parameters(), *towers["text"].parameters(), *loss.parameters()], lr=1e-3)
+    optimiser = torch.optim.Adam(
+        [*towers["image"].parameters(), *towers["text"].parameters(), *loss.parameters()], lr=1e-3
+    )
     for index in batches(len(captions.texts), 128, steps):
         images, texts = towers["image"](captions.images[index]), towers["text"]([captions.texts[i] for i in index])
         more = {"ids": index} if objective == "fastclip" else {}
@@ -120,7 +124,7 @@ def healthy_runs(data: Path | None) -> Iterator[Healthy]:
         yield Healthy(f"digits {method}", partial(images_run, digits(), method))
     if data is None:
         return
-    for method in ("simclr", "dystress", "dcl", "siglip", "barlow_twins", "supcon"):
+    for method in ("simclr", "dystress", "siglip", "supcon"):
         if (data / "cifar10.npz").is_file():
             yield Healthy(f"CIFAR-10 {method}", partial(images_run, cifar10(data), method))
     for method in ("simclr", "contrastive", "cacr"):

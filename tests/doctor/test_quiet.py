@@ -75,7 +75,9 @@ def train(make: Callable[[], Any], more: dict[str, Any], *, looking: bool) -> li
     if looking:
         assert len(doctor.looks) == 3
         assert "this look" not in doctor.left_out
-    plain = {name: copy.deepcopy(value) for name, value in vars(criterion).items() if isinstance(value, int | float | list)}
+    plain = {
+        name: copy.deepcopy(value) for name, value in vars(criterion).items() if isinstance(value, int | float | list)
+    }
     state = [*network.state_dict().values(), *criterion.state_dict().values()]
     return [state, plain, torch.rand(3), random.random(), float(np.random.rand())]
 

@@ -124,7 +124,7 @@ def _is_solved(look: Look) -> bool:
 
 
 def low_temperature(looks: Looks) -> Finding | None:
-    """A push that falls on one or two negatives of each anchor."""
+    """A push that falls on one or two negatives of each anchor, or would on embeddings that use the sphere."""
     last = recent(looks, 2)
     if not last or not all(_pushes_few(look) for look in last):
         return None
@@ -135,8 +135,8 @@ def low_temperature(looks: Looks) -> Finding | None:
         severity="warning",
         seen=f"of {action.negatives:.0f} negatives, {action.effective_negatives:.1f} carry the push, {action.hardest_share:.0%} "
         f"of it on the hardest 1 %; this is NT-Xent's push at temperature {action.temperature:.3g}",
-        means="Each anchor is pushed away from its single nearest row only. If that row is of the same class, "
-        "training separates what belongs together; the gradient is large and noisy.",
+        means="Only the nearest rows of an anchor are pushed away. If they are of the same class, training separates what belongs "
+        "together; the gradient is large and noisy, and embeddings may shrink until all are alike.",
         do="Raise the temperature: 0.05 to 0.2 suits most data (with a scale, scale = 1 / temperature, so 5 to 20). Check "
         "that similarities are divided by the temperature once, and that embeddings are normalised.",
     )
@@ -144,13 +144,13 @@ def low_temperature(looks: Looks) -> Finding | None:
 
 def _pushes_few(look: Look) -> bool:
     action = look.action
-    return (
-        action is not None
-        and action.negatives >= 20
-        and action.effective_negatives < limits.FEW_NEGATIVES.value
-        and 0 < action.temperature < 1
-        and action.pull > 1e-3
-    )
+    if action is None or action.negatives < 20:
+        return False
+    few = action.effective_negatives < limits.FEW_NEGATIVES.value and 0 < action.temperature < 1 and action.pull > 1e-3
+    # Embeddings may shrink together until a low temperature suits them. NT-Xent pulls by up to 1 / τ; a triplet loss, which
+    # selects just as sharply, by 1.
+    shrunk = action.temperature < limits.LOW_TEMPERATURE.value and action.pull * action.temperature > 0.05
+    return few or shrunk
 
 
 def high_temperature(looks: Looks) -> Finding | None:

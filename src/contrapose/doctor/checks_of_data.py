@@ -95,24 +95,17 @@ def false_negatives(looks: Looks) -> Finding | None:
 
 
 def not_shuffled(looks: Looks) -> Finding | None:
-    """Neighbours in a batch, or whole batches, that are more alike than samples in random order."""
+    """Rows near each other in the batch that are more alike than in random order."""
     if looks[-1].has_labels:
         return None
     # Not in each look: a batch that lies within the block of one class is in no order.
     orders = [look.order for look in looks if (look.order or 0.0) > limits.ORDER.value]
-    # The means of two random batches of n rows differ by 1 / n.
-    drifts = [look.drift for look in looks if (look.drift or 0.0) > limits.DRIFT.value + 5 / look.batch]
-    if max(len(orders), len(drifts)) < 2:
+    if len(orders) < 2:
         return None
-    seen = (
-        f"rows that follow each other in the batch are more alike than others, by {orders[-1]:.0f} standard errors"
-        if len(orders) >= 2
-        else f"successive batches differ: the squared distance of their means is {drifts[-1]:.0%} of the variance within them"
-    )
     return Finding(
         name="data not shuffled",
         severity="warning",
-        seen=seen,
+        seen=f"rows near each other in the batch are more alike than in a random order, by {orders[-1]:.0f} standard deviations",
         means="Samples of a class follow each other, so a batch has few classes: most of its negatives are of the anchor's own "
         "class, and batch norm sees another distribution in each step.",
         do="DataLoader(…, shuffle=True); with several processes DistributedSampler and sampler.set_epoch(epoch); shuffle a "

@@ -31,7 +31,9 @@ CURVES = (
             ("of perfect embeddings", lambda look: look.action and look.action.ideal),
         ),
     ),
-    Curve("nearest row is a positive", (("share", lambda look: look.retrieval), ("by chance", lambda look: look.chance))),
+    Curve(
+        "nearest row is a positive", (("share", lambda look: look.retrieval), ("by chance", lambda look: look.chance))
+    ),
     Curve("similarity", (("positives", lambda look: look.positive), ("others", lambda look: look.negative))),
     Curve("negatives that carry the push", (("number", lambda look: look.action and look.action.effective_negatives),)),
     Curve("push on the hardest 1 %", (("share", lambda look: look.action and look.action.hardest_share),)),
@@ -65,7 +67,9 @@ def drawing(curve: Curve, looks: Sequence[Look]) -> str:
     drawn = [_axes(low, high, first, last)]
     for number, (name, points) in enumerate(lines):
         style = f'stroke="{_COLOURS[number]}" stroke-dasharray="{_DASHES[number]}"'
-        drawn.append(f'<polyline fill="none" stroke-width="1.6" {style} points="{" ".join(place(*p) for p in points)}"/>')
+        drawn.append(
+            f'<polyline fill="none" stroke-width="1.6" {style} points="{" ".join(place(*p) for p in points)}"/>'
+        )
         x = _LEFT + number * (_WIDTH - _LEFT) / max(2, len(lines))
         drawn.append(f'<path d="M{x:.0f} 10h16" stroke-width="1.6" fill="none" {style}/>')
         drawn.append(f'<text x="{x + 20:.0f}" y="14" font-size="10">{html.escape(name)}</text>')

@@ -22,13 +22,11 @@ from contrapose.doctor.measure import measure_action, measure_pairs, measure_sid
 from contrapose.doctor.quiet import CannotAsk, copy_of, undisturbed
 from contrapose.doctor.ranks import gradient_agreement, same_rows
 from contrapose.doctor.scales import fingerprint, learned_numbers, parts_of
-from contrapose.pairs import unit
 from contrapose.validate import check_number
 
 T = TypeVar("T", bound=Callable[..., Any])
 # The first steps show most mistakes, before an hour of training is lost.
 _FIRST_STEPS = frozenset({1, 2, 4, 8, 16, 32})
-_PAST_LOOKS = 8  # looks that the checks may read
 Samples = Sequence[Any] | Tensor
 
 
@@ -87,8 +85,6 @@ class Doctor:
         self.samples: dict[int, Any] = {}  # rows that findings name, from `see(samples=)`
         self._found: dict[str, Finding] = {}  # by name, as first seen
         self._is_looking = False
-        self._mean: tuple[Tensor, Tensor] | None = None  # of the batch of the last look, to compare with the next batch
-        self._drift: Tensor | None = None
         self._hook: RemovableHandle | None = None
 
     @property
@@ -137,15 +133,12 @@ class Doctor:
         if self._is_looking or not torch.is_grad_enabled() or _is_evaluating(self.criterion) or _is_capturing():
             return
         self.step += 1
-        due = self.step in _FIRST_STEPS or self.step % self.every == 0
-        if not due and self._mean is None:
+        if self.step not in _FIRST_STEPS and self.step % self.every:
             return
         self._is_looking = True
         try:
             call = read_call(self.criterion or _nothing, arguments, keywords)
-            self._compare_means(call, due)
-            if due:
-                self._look(call, samples)
+            self._look(call, samples)
         except NotRead as error:
             self.left_out["all checks"] = str(error)
         except Exception as error:  # a mistake in a check must not end training
@@ -153,22 +146,12 @@ class Doctor:
         finally:
             self._is_looking = False
 
-    def _compare_means(self, call: Call, due: bool) -> None:
-        """Compare the means of this batch and the one before, if that was looked at, without waiting for the device."""
-        z = unit(call.sides[0].detach()).float()
-        mean, variance = z.mean(0), z.var(0).sum()
-        if self._mean is not None:
-            before, before_variance = self._mean
-            self._drift = (mean - before).square().sum() / (variance + before_variance).clamp(min=1e-12)
-        self._mean = (mean, variance) if due else None
-
     def _look(self, call: Call, samples: Samples | None) -> None:
         with undisturbed(call.sides[0].device):
             look = self._measure(call)
         self.looks.append(look)
-        past = self.looks[-_PAST_LOOKS:]
         for check in (*CHECKS, *CHECKS_OF_DATA):
-            finding = check(past)
+            finding = check(self.looks)
             if finding is not None and finding.name not in self._found:
                 finding = replace(finding, step=look.step)
                 self._found[finding.name] = finding
@@ -179,7 +162,6 @@ class Doctor:
     def _measure(self, call: Call) -> Look:
         action, error, reason = self._ask(call)
         scales, bounds = learned_numbers(self.criterion, call)
-        drift, self._drift = self._drift, None
         return Look(
             **{
                 "step": self.step,
@@ -189,7 +171,6 @@ class Doctor:
                 "sides": measure_sides(call),
                 "has_labels": call.labels is not None,
                 **measure_pairs(call),
-                "drift": None if drift is None else float(drift),
                 "index_groups": _groups(call.ids),
                 "label_groups": _lonely(call),
                 "precision_error": error,

@@ -55,8 +55,7 @@ class Look:
     identical: float | None = None  # share of pairs whose two embeddings are equal
     gap: float | None = None  # distance between the means of the first two sides, divided by their joint deviation
     separable: float | None = None  # share of rows that are nearer to the mean of their own side than to the other's
-    order: float | None = None  # how much more similar neighbours in the batch are than other rows, in standard errors
-    drift: float | None = None  # squared distance between the means of two successive batches, over their variance
+    order: float | None = None  # how much more similar near rows of the batch are than in random orders, in deviations
     duplicates: tuple[tuple[int, int], ...] = ()  # rows of different samples with equal embeddings
     duplicate_share: float = 0.0  # share of rows that have a duplicate
     twins: tuple[tuple[int, int], ...] = ()  # rows of different samples that are as similar as positives are

@@ -20,6 +20,8 @@ ASKED_ROWS = 256  # rows of all sides together whose similarities the criterion 
 SEEN_ROWS = 1024  # rows of all sides together whose embeddings are compared
 _MOST_PAIRS = 8  # pairs of rows that a look names
 _USED = 1e-6  # of the largest gradient: above the rounding errors of similarities that a criterion does not use
+_ORDERED_ROWS = 128  # rows whose order is compared with random orders
+_ORDERS = 64  # random orders
 _EQUAL = 1e-5  # relative difference below which two rows are equal: dropout or augmentation differ by far more
 # A twin is at least this far on the way from the second most similar sample to the positive.
 _TWIN = 0.8
@@ -119,23 +121,26 @@ def _between(first: Tensor, second: Tensor) -> dict[str, Any]:
 
 
 def _order(call: Call) -> dict[str, Any]:
-    """Return how much more similar neighbours in the batch are than rows that are far apart, in standard errors."""
-    side = call.sides[0].detach()[: SEEN_ROWS // 2]
-    groups = None if call.groups is None else call.groups[: len(side)]
-    if len(side) < 16 or groups is None or call.labels is not None:  # samplers of classes draw them in blocks
+    """Return how much more similar rows near each other in the batch are than in random order, in standard deviations.
+
+    A permutation test: the deviation is that of the same statistic over random orders of the same rows.
+    """
+    count = min(call.rows, _ORDERED_ROWS)
+    if count < 16 or len(call.sides) == 1 or call.labels is not None:  # samplers of classes draw them in blocks
         return {}
-    u = unit(side).float()
-    cosine = u @ u.T
-    count = len(u)
-    other = groups[:, None] != groups[None]
+    # The mean of both sides tells more about the sample than either.
+    u = unit(unit(call.sides[0].detach()[:count]) + unit(call.sides[1].detach()[:count])).float()
+    cosine = (u @ u.T).fill_diagonal_(0.0)
     index = torch.arange(count, device=u.device)
-    adjacent = other & ((index[:, None] - index[None]).abs() == 1)
-    distant = other & ~adjacent
-    mean = cosine[distant].mean()
-    error = cosine[distant].std() / adjacent.sum().div(2).clamp(min=1).sqrt()
-    if float(adjacent.sum()) < count:  # fewer than half of the neighbours belong to different groups
-        return {}
-    return {"order": float((cosine[adjacent].mean() - mean) / error.clamp(min=1e-12))}
+    distance = (index[:, None] - index[None]).abs().float()
+    # Short blocks are seen by neighbours, long ones by all distances.
+    near = torch.stack([(distance <= 2).float(), -distance / count]).flatten(1)
+    generator = torch.Generator().manual_seed(count)
+    orders = [torch.arange(count), *(torch.randperm(count, generator=generator) for _ in range(_ORDERS))]
+    permuted = torch.stack([cosine[order][:, order] for order in torch.stack(orders).to(u.device)]).flatten(1)
+    values = permuted @ near.T
+    both = (values / values[1:].std(0).clamp(min=1e-12)).sum(1)
+    return {"order": float((both[0] - both[1:].mean()) / both[1:].std().clamp(min=1e-12))}
 
 
 def _repeated(part: Call, first: Tensor, second: Tensor, cross: Tensor) -> dict[str, Any]:

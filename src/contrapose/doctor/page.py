@@ -91,7 +91,9 @@ def _list(findings: Sequence[Finding], samples: Mapping[int, Any]) -> str:
 
 def _groups(finding: Finding, samples: Mapping[int, Any]) -> str:
     shown = [group for group in finding.rows if all(row in samples for row in group)][:_MOST_GROUPS]
-    return "".join(f'<div class="thumbnails">{"".join(_sample(row, samples[row]) for row in group)}</div>' for group in shown)
+    return "".join(
+        f'<div class="thumbnails">{"".join(_sample(row, samples[row]) for row in group)}</div>' for group in shown
+    )
 
 
 def _sample(row: int, value: Any) -> str:
@@ -130,7 +132,10 @@ _ROWS: tuple[tuple[str, Callable[[Look], str | None]], ...] = (
     ("loss of these rows", lambda look: look.action and _number(look.action.loss)),
     ("loss of wrong pairs", lambda look: look.action and _number(look.action.mismatched)),
     ("loss of perfect embeddings", lambda look: look.action and _number(look.action.ideal)),
-    ("negatives that carry the push", lambda look: look.action and _of(look.action.effective_negatives, look.action.negatives)),
+    (
+        "negatives that carry the push",
+        lambda look: look.action and _of(look.action.effective_negatives, look.action.negatives),
+    ),
     ("push on the hardest 1 %", lambda look: look.action and f"{look.action.hardest_share:.1%}"),
     ("temperature with the same push", lambda look: look.action and _number(look.action.temperature)),
     ("effective rank", lambda look: ", ".join(f"{side.rank:.1f}" for side in look.sides)),
@@ -149,5 +154,7 @@ def _of(part: float, whole: float) -> str:
 
 def _table(look: Look) -> str:
     rows = ((name, value(look)) for name, value in _ROWS)
-    cells = "".join(f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>" for name, value in rows if value is not None)
+    cells = "".join(
+        f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>" for name, value in rows if value is not None
+    )
     return f'<div class="wide"><table><tbody>{cells}</tbody></table></div>'
