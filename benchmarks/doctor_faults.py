@@ -303,7 +303,8 @@ class DoctorFaults:
                 alarms += bool(found)
                 results["healthy"].append(record(run.name, doctor, seconds))
                 print(f"{'ALARM ' if found else 'quiet '} {run.name:49} {', '.join(found)}", flush=True)
-        counts = f"{named} of {len(results['faults'])} faults named, {alarms} of {len(results['healthy'])} healthy runs with findings"
+        counts = f"{named} of {len(results['faults'])} faults named, "
+        counts += f"{alarms} of {len(results['healthy'])} healthy runs with findings"
         print(counts)
         if self.out is not None:
             write_json_atomically(self.out, {"counts": counts, "machine": environment(torch.device("cpu")), **results})

@@ -12,7 +12,7 @@ import torch
 from doctor_data import BagOfWords, Images, batches, cifar10, digits, flickr8k, sts, tiny_imagenet
 from torch import Tensor, nn
 
-from contrapose import CATALOGUE, Doctor, Loss, MovingAverage, PerSample, byol, clip, learned, siglip, simsiam, views
+from contrapose import CATALOGUE, Doctor, Loss, MovingAverage, PerSample, byol, clip, learned, simsiam, views
 
 EVERY = 25
 # Methods whose criterion takes more than two embeddings, or none: only their embeddings are checked.

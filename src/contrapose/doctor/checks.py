@@ -19,6 +19,14 @@ def recent(looks: Looks, count: int, *, after: float = 0) -> list[Look]:
     return chosen if len(chosen) == count and chosen[0].step > after else []
 
 
+def since(looks: Looks, steps: float) -> list[Look]:
+    """Return the latest looks that cover at least so many steps, at least three of them; else an empty list."""
+    for start in range(len(looks) - 3, -1, -1):
+        if looks[-1].step - looks[start].step >= steps:
+            return list(looks[start:])
+    return []
+
+
 def not_finite(looks: Looks) -> Finding | None:
     """Embeddings that are NaN or infinite."""
     bad = [k for k, side in enumerate(looks[-1].sides) if not side.finite]
@@ -135,7 +143,7 @@ def low_temperature(looks: Looks) -> Finding | None:
         severity="warning",
         seen=f"of {action.negatives:.0f} negatives, {action.effective_negatives:.1f} carry the push, {action.hardest_share:.0%} "
         f"of it on the hardest 1 %; this is NT-Xent's push at temperature {action.temperature:.3g}",
-        means="Only the nearest rows of an anchor are pushed away. If they are of the same class, training separates what belongs "
+        means="Only the nearest rows of an anchor are pushed away. If they are of its class, training separates what belongs "
         "together; the gradient is large and noisy, and embeddings may shrink until all are alike.",
         do="Raise the temperature: 0.05 to 0.2 suits most data (with a scale, scale = 1 / temperature, so 5 to 20). Check "
         "that similarities are divided by the temperature once, and that embeddings are normalised.",
@@ -146,9 +154,11 @@ def _pushes_few(look: Look) -> bool:
     action = look.action
     if action is None or action.negatives < 20:
         return False
-    few = action.effective_negatives < limits.FEW_NEGATIVES.value and 0 < action.temperature < 1 and action.pull > 1e-3
-    # Embeddings may shrink together until a low temperature suits them. NT-Xent pulls by up to 1 / τ; a triplet loss, which
-    # selects just as sharply, by 1.
+    # NT-Xent pulls by up to 1 / τ; a triplet loss, which selects just as sharply on purpose, by 1. The whole batch has more
+    # negatives than the rows that were asked about.
+    more = max(1.0, look.batch / action.rows)
+    few = (action.effective_negatives - 1) * more < limits.FEW_NEGATIVES.value and action.pull > limits.STRONG_PULL.value
+    # Embeddings may shrink together until a low temperature suits them.
     shrunk = action.temperature < limits.LOW_TEMPERATURE.value and action.pull * action.temperature > 0.05
     return few or shrunk
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contrapose.doctor import limits
-from contrapose.doctor.checks import Check, Looks, recent, side_names
+from contrapose.doctor.checks import Check, Looks, recent, side_names, since
 from contrapose.doctor.finding import Finding
 from contrapose.doctor.look import Look
 
@@ -164,8 +164,9 @@ def no_gradient(looks: Looks) -> Finding | None:
 
 def frozen_part(looks: Looks) -> Finding | None:
     """A part of the model that does not move while others do."""
-    last = recent(looks, 3)
-    if not last or any(not look.towers for look in last) or last[-1].step - last[0].step < 4:
+    # Gradients may be accumulated over many calls, between which no weight changes.
+    last = since(looks, limits.FROZEN_STEPS.value)
+    if not last or any(not look.towers for look in last):
         return None
     towers = [look.towers or {} for look in last]
     still = [name for name in towers[-1] if all(t.get(name) == towers[-1][name] for t in towers)]
@@ -185,8 +186,9 @@ def frozen_part(looks: Looks) -> Finding | None:
 
 def all_frozen(looks: Looks) -> Finding | None:
     """A model of which nothing moves."""
-    last = recent(looks, 3)
-    if not last or any(not look.towers for look in last) or last[-1].step - last[0].step < 4:
+    # Gradients may be accumulated over many calls, between which no weight changes.
+    last = since(looks, limits.FROZEN_STEPS.value)
+    if not last or any(not look.towers for look in last):
         return None
     if any(look.towers != last[-1].towers for look in last):
         return None
@@ -222,8 +224,8 @@ def scale_at_bound(looks: Looks) -> Finding | None:
 
 def scale_not_learned(looks: Looks) -> Finding | None:
     """A learned number that requires a gradient, and does not change."""
-    last = recent(looks, 3)
-    if not last or last[-1].step - last[0].step < 4 or all_frozen(looks):
+    last = since(looks, limits.FROZEN_STEPS.value)
+    if not last or all_frozen(looks):
         return None
     for name, value in (last[-1].scales or {}).items():
         if name in (last[-1].bounds or {}) and scale_at_bound(looks):

@@ -80,6 +80,9 @@ def _measure(call: Call, make: Callable[[], Callable[..., Tensor]], dtype: torch
     _check_symmetric(matrix, both)
     # A similarity whose other row is detached has its derivative in one of the two triangles only.
     combined = torch.where(both, (matrix + matrix.T) / 2, matrix + matrix.T)
+    # At a low temperature most derivatives are far smaller than the rounding errors, which the asymmetry shows.
+    noise = torch.where(both, (matrix - matrix.T).abs(), 0.0).amax()
+    combined = torch.where(combined.abs() > torch.maximum(3 * noise, 1e-12 * combined.abs().amax()), combined, 0.0)
     return SimilarityGradient(similarity, combined, value.detach(), mismatched, ideal, rescaled, has_gradient)
 
 
@@ -102,7 +105,7 @@ def _check_symmetric(matrix: Tensor, both: Tensor) -> None:
     if not bool(difference.isfinite()):
         raise CannotAsk("the criterion's gradient is not finite")
     if float(difference) > _ASYMMETRY * float(size):
-        raise CannotAsk("the criterion is not a function of the similarities alone")
+        raise CannotAsk("the criterion is not a function of the similarities alone, or computes them in low precision")
 
 
 def _shuffle(count: int) -> Tensor:

@@ -26,6 +26,7 @@ class Side:
 class Action:
     """What the criterion does to the similarities of the batch, from its gradient with respect to each of them."""
 
+    rows: float  # anchors that were asked about
     loss: float  # the loss of the rows that were looked at
     mismatched: float  # their loss if each positive is another sample: that of a network that has learned nothing
     ideal: float  # their loss if positives coincide, and all other rows are orthogonal

@@ -185,7 +185,8 @@ def measure_action(call: Call, make: Callable[[], Callable[..., Tensor]]) -> Act
         raise CannotAsk("positives are unknown: the criterion gets one tensor of embeddings without labels")
     result = similarity_gradient(part, make)
     at = penalties_of(part, result)
-    pushed, same_id = at.push.abs().sum(1) > 0, at.at.same_id
+    total, same_id = at.push.abs().sum(1), at.at.same_id
+    pushed = total > 1e-6 * total.amax()
     assert same_id is not None
     scalars = torch.stack(
         [
@@ -212,7 +213,7 @@ def measure_action(call: Call, make: Callable[[], Callable[..., Tensor]]) -> Act
         "hardest_share",
     )
     values = dict(zip(names, scalars, strict=True))
-    return Action(**values, temperature=at.effective_temperature)
+    return Action(**values, rows=float(part.rows), temperature=at.effective_temperature)
 
 
 def penalties_of(part: Call, result: SimilarityGradient) -> Penalties:

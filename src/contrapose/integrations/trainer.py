@@ -81,12 +81,11 @@ def _labels(method: str, arguments: Sequence[Any], keywords: dict[str, Any], col
 def _ask_ours(self: Any, embeddings: list[Tensor], ids: Tensor | None = None) -> Tensor:
     from contrapose.integrations.sentence_transformers import _Batch
 
-    if ids is None or len(ids) != len(embeddings[0]):
-        value: Tensor = type(self)._loss(self, embeddings, _Batch())
-        return value
-    # Explicit negatives get texts of their own.
-    others = [-1 - torch.arange(len(ids), device=ids.device) - k * len(ids) for k in range(len(embeddings) - 2)]
-    value = type(self)._loss(self, embeddings, _Batch(texts=[ids, ids, *others]))
+    texts = None
+    if ids is not None:  # explicit negatives get texts of their own
+        others = [-1 - torch.arange(len(ids), device=ids.device) - k * len(ids) for k in range(len(embeddings) - 2)]
+        texts = [ids, ids, *others]
+    value: Tensor = type(self)._loss(self, embeddings, _Batch(texts=texts))
     return value
 
 
