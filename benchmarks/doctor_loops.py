@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from doctor_data import BagOfWords, Images, batches, cifar10, digits, flickr8k, sts, tiny_imagenet
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
 
-from contrapose import CATALOGUE, Doctor, Loss, MovingAverage, PerSample, byol, clip, learned, simsiam, views
+from contrapose import CATALOGUE, Doctor, Loss, MovingAverage, byol, clip, learned, simsiam, views
 
 EVERY = 25
 # Methods whose criterion takes more than two embeddings, or none: only their embeddings are checked.
@@ -33,6 +34,28 @@ def criterion_of(method: str, samples: int) -> nn.Module:
     loss = Loss(found, state=None if found.state is None else found.state(samples))
     loss.epoch = 1
     return loss
+
+
+def autocast_run(data: Images, temperature: float, steps: int) -> Doctor:
+    """Train in bf16, the loss included, as a loop does that puts everything into autocast."""
+    torch.manual_seed(0)
+    encoder = data.encoder
+
+    def loss(z1: Tensor, z2: Tensor) -> Tensor:
+        return cross_entropy(normalize(z1) @ normalize(z2).T / temperature, torch.arange(len(z1)))
+
+    doctor = Doctor(loss, every=EVERY, model=encoder)
+    optimiser = torch.optim.Adam(encoder.parameters(), lr=1e-3)
+    for index in batches(len(data.images), 128, steps):
+        x = data.images[index]
+        with torch.autocast("cpu", torch.bfloat16):
+            z1, z2 = encoder(data.augment(x)), encoder(data.augment(x))
+            doctor.see(z1, z2)
+            value = loss(z1, z2)
+        optimiser.zero_grad()
+        value.backward()
+        optimiser.step()
+    return doctor
 
 
 def images_run(data: Images, method: str, steps: int, *, batch: int = 128) -> Doctor:
@@ -122,6 +145,8 @@ def healthy_runs(data: Path | None) -> Iterator[Healthy]:
     """Yield all healthy runs that the data at hand allow."""
     for method in CATALOGUE:
         yield Healthy(f"digits {method}", partial(images_run, digits(), method))
+    for temperature in (0.1, 0.5):
+        yield Healthy(f"digits bf16, temperature {temperature}", partial(autocast_run, digits(), temperature))
     if data is None:
         return
     for method in ("simclr", "dystress", "siglip", "supcon"):
@@ -136,6 +161,3 @@ def healthy_runs(data: Path | None) -> Iterator[Healthy]:
     for objective in ("clip", "siglip", "fastclip"):
         if (data / "flickr8k").is_dir():
             yield Healthy(f"Flickr8k {objective}", partial(captions_run, data, objective))
-
-
-__all__ = ["EVERY", "Healthy", "PerSample", "healthy_runs"]

@@ -32,7 +32,9 @@ def pairs(noise: float = 0.5, *, seed: int = 0) -> Iterator[tuple[Tensor, Tensor
         yield z1.requires_grad_(), z2.requires_grad_()
 
 
-def names(criterion: Any, batches: Iterator[Batch], looks: int = 4, *, from_step: int = 0, **settings: Any) -> list[str]:
+def names(
+    criterion: Any, batches: Iterator[Batch], looks: int = 4, *, from_step: int = 0, **settings: Any
+) -> list[str]:
     """Return the names of the findings after looks at so many batches."""
     doctor = Doctor(criterion, every=1, **settings)
     doctor.step = from_step

@@ -79,7 +79,7 @@ def test_two_processes(tmp_path: Path) -> None:
     for rank in range(2):
         results = torch.load(f"{tmp_path / 'result'}.{rank}", weights_only=False)
         for name, (_, expected) in CASES.items():
-            found, left_out, ranks = results[name]
+            found, left_out, _ = results[name]
             assert (found, left_out) == (expected, {}), name
         assert abs(results["exact"][2]["factor"] - 1) < 1e-5
         assert abs(results["without factor"][2]["factor"] - 0.5) < 1e-5

@@ -157,7 +157,9 @@ def _pushes_few(look: Look) -> bool:
     # NT-Xent pulls by up to 1 / τ; a triplet loss, which selects just as sharply on purpose, by 1. The whole batch has more
     # negatives than the rows that were asked about.
     more = max(1.0, look.batch / action.rows)
-    few = (action.effective_negatives - 1) * more < limits.FEW_NEGATIVES.value and action.pull > limits.STRONG_PULL.value
+    few = (
+        action.effective_negatives - 1
+    ) * more < limits.FEW_NEGATIVES.value and action.pull > limits.STRONG_PULL.value
     # Embeddings may shrink together until a low temperature suits them.
     shrunk = action.temperature < limits.LOW_TEMPERATURE.value and action.pull * action.temperature > 0.05
     return few or shrunk

@@ -26,9 +26,9 @@ CURVES = (
     Curve(
         "loss",
         (
-            ("of the batch", lambda look: look.action and look.action.loss),
-            ("of wrong pairs", lambda look: look.action and look.action.mismatched),
-            ("of perfect embeddings", lambda look: look.action and look.action.ideal),
+            ("measured", lambda look: look.action and look.action.loss),
+            ("wrong pairs", lambda look: look.action and look.action.mismatched),
+            ("perfect", lambda look: look.action and look.action.ideal),
         ),
     ),
     Curve(

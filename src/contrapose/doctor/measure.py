@@ -30,7 +30,7 @@ _CLEAR = 0.05  # least distance in similarity between a positive and the second 
 
 def measure_sides(call: Call) -> tuple[Side, ...]:
     """Return the numbers of each side."""
-    return tuple(_side(whole, part) for whole, part in zip(call.sides, call.subset(SEEN_ROWS).sides, strict=True))
+    return tuple(_side(whole, part) for whole, part in zip(call.sides, call.subset(ASKED_ROWS).sides, strict=True))
 
 
 @torch.no_grad()
@@ -39,7 +39,8 @@ def _side(whole: Tensor, part: Tensor) -> Side:
     columns = torch.linalg.vector_norm(whole.detach().float(), dim=0)
     u = unit(part.detach()).double()
     gram = u @ u.T if len(u) <= u.shape[1] else u.T @ u
-    singular = torch.linalg.eigvalsh(gram.nan_to_num()).clamp(min=0).sqrt()
+    # On the CPU, since a GPU takes several times as long for one small matrix.
+    singular = torch.linalg.eigvalsh(gram.nan_to_num().cpu()).clamp(min=0).sqrt()
     share = singular / singular.sum().clamp(min=1e-30)
     count = len(u)
     cosine = (u.sum(0).square().sum() - u.square().sum()) / max(1, count * (count - 1))
@@ -49,7 +50,7 @@ def _side(whole: Tensor, part: Tensor) -> Side:
             (norms.std() / norms.mean().clamp(min=1e-30)).double(),
             (columns - 1).abs().max().double(),
             u.std(0, correction=0).mean() * math.sqrt(u.shape[1]),
-            torch.special.entr(share).sum().exp(),
+            torch.special.entr(share).sum().exp().to(u.device),
             cosine,
             norms.sum().isfinite().double(),
         ]
@@ -137,7 +138,8 @@ def _order(call: Call) -> dict[str, Any]:
     near = torch.stack([(distance <= 2).float(), -distance / count]).flatten(1)
     generator = torch.Generator().manual_seed(count)
     orders = [torch.arange(count), *(torch.randperm(count, generator=generator) for _ in range(_ORDERS))]
-    permuted = torch.stack([cosine[order][:, order] for order in torch.stack(orders).to(u.device)]).flatten(1)
+    order = torch.stack(orders).to(u.device)
+    permuted = cosine[order[:, :, None], order[:, None]].flatten(1)
     values = permuted @ near.T
     both = (values / values[1:].std(0).clamp(min=1e-12)).sum(1)
     return {"order": float((both[0] - both[1:].mean()) / both[1:].std().clamp(min=1e-12))}
