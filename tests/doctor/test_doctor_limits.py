@@ -1,4 +1,4 @@
-"""docs/doctor.md describes each finding, in the doctor's words."""
+"""The limits, and docs/doctor.md, which describes each finding, in the doctor's words."""
 
 from __future__ import annotations
 
