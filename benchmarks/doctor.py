@@ -32,7 +32,8 @@ def encoder(device: torch.device, size: int, width: int) -> nn.Module:
     if size <= 64:  # the stem for small images
         network.conv1, network.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
     network.fc = nn.Sequential(nn.Linear(network.fc.in_features, 512), nn.ReLU(), nn.Linear(512, width))
-    return network.to(device)
+    placed: nn.Module = network.to(device)
+    return placed
 
 
 def seconds(work: Callable[[], object], device: torch.device, repeats: int) -> float:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
 
 View = Callable[[Tensor], Tensor]
 
@@ -40,7 +39,7 @@ class Images:
 
 
 def augment(x: Tensor, *, shift: int, noise: float) -> Tensor:
-    """Shift and flip... each image by its own random amount, change its brightness, and add noise."""
+    """Scale and shift each image by its own random amount, change its brightness, and add noise."""
     n, _, h, w = x.shape
     theta = torch.eye(2, 3).repeat(n, 1, 1)
     theta[:, 0, 0] = theta[:, 1, 1] = 0.7 + 0.4 * torch.rand(n)
@@ -98,7 +97,7 @@ def sts(data: Path) -> Texts:
     """Pairs of sentences with a similarity of at least 4 of 5."""
     with open(data / "sts.tsv", encoding="utf-8") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    pairs = {}
+    pairs: dict[str, str] = {}
     for row in rows[1:]:
         a, b = row[4].strip(), row[5].strip()
         if float(row[3]) >= 4 and a != b:
@@ -158,8 +157,3 @@ def batches(count: int, size: int, steps: int, *, seed: int = 0) -> Iterator[Ten
             order = torch.randperm(count, generator=generator)
         yield order[:size]
         order = order[size:]
-
-
-def small(x: Tensor, size: int) -> Tensor:
-    """Return images of another size."""
-    return interpolate(x, size=(size, size), mode="bilinear", antialias=True)

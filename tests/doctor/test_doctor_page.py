@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +18,14 @@ from contrapose.doctor import Finding, Look
 from contrapose.doctor.page import page, png
 
 
-def looked(samples: object = None) -> Doctor:
+def looked(samples: Any = None) -> Doctor:
     """A doctor with a finding about pairs of rows, and several looks."""
     torch.manual_seed(0)
     doctor = Doctor(Loss(nt_xent, temperature=0.2), every=1)
     for _ in range(4):
         base = torch.randn(32, 16).repeat_interleave(2, 0)
         z1, z2 = (base + 0.2 * torch.randn(64, 16).requires_grad_() for _ in range(2))
-        doctor.see(z1, z2, samples=samples)  # type: ignore[arg-type]
+        doctor.see(z1, z2, samples=samples)
     assert "false negatives" in [finding.name for finding in doctor.findings]
     return doctor
 

@@ -22,6 +22,8 @@ COUNT, WIDTH = 16, 8
 class _Sampling(nn.Module):
     """A criterion with everything that a look could disturb."""
 
+    centre: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(3.0))

@@ -22,28 +22,32 @@ class Curve:
     lines: tuple[tuple[str, Callable[[Look], float | None]], ...]
 
 
+def _action(name: str) -> Callable[[Look], float | None]:
+    return lambda look: None if look.action is None else float(getattr(look.action, name))
+
+
+def _side(number: int, name: str) -> Callable[[Look], float | None]:
+    return lambda look: float(getattr(look.sides[number], name)) if number < len(look.sides) else None
+
+
 CURVES = (
     Curve(
         "loss",
         (
-            ("measured", lambda look: look.action and look.action.loss),
-            ("wrong pairs", lambda look: look.action and look.action.mismatched),
-            ("perfect", lambda look: look.action and look.action.ideal),
+            ("measured", _action("loss")),
+            ("wrong pairs", _action("mismatched")),
+            ("perfect", _action("ideal")),
         ),
     ),
     Curve(
         "nearest row is a positive", (("share", lambda look: look.retrieval), ("by chance", lambda look: look.chance))
     ),
     Curve("similarity", (("positives", lambda look: look.positive), ("others", lambda look: look.negative))),
-    Curve("negatives that carry the push", (("number", lambda look: look.action and look.action.effective_negatives),)),
-    Curve("push on the hardest 1 %", (("share", lambda look: look.action and look.action.hardest_share),)),
-    Curve("effective rank", tuple((f"side {k + 1}", lambda look, k=k: _side(look, k, "rank")) for k in range(2))),
-    Curve("deviation", tuple((f"side {k + 1}", lambda look, k=k: _side(look, k, "deviation")) for k in range(2))),
+    Curve("negatives that carry the push", (("number", _action("effective_negatives")),)),
+    Curve("push on the hardest 1 %", (("share", _action("hardest_share")),)),
+    Curve("effective rank", tuple((f"side {k + 1}", _side(k, "rank")) for k in range(2))),
+    Curve("deviation", tuple((f"side {k + 1}", _side(k, "deviation")) for k in range(2))),
 )
-
-
-def _side(look: Look, number: int, name: str) -> float | None:
-    return float(getattr(look.sides[number], name)) if number < len(look.sides) else None
 
 
 def drawing(curve: Curve, looks: Sequence[Look]) -> str:

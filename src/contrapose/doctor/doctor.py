@@ -54,8 +54,8 @@ class Doctor:
       seen: both embeddings are equal in 100% of the pairs
       means: The two views of a sample are the same input, so positives are as similar as they can be
         from the first step, and the loss only spreads samples apart.
-      do: Augment each view on its own (call the transform twice), or keep dropout on (model.train())
-        if it makes the views; check that the criterion does not get the same tensor twice.
+      do: Augment each view on its own (call the transform twice), or keep dropout on (model.train()) if
+        it makes the views; check that the criterion does not get the same tensor twice.
 
     A look changes nothing: not the criterion's state, gradients, or random numbers. Steps without gradients, as in an evaluation,
     are not counted. `doctor.watch()` makes `see` unnecessary, and `doctor.report("page.html")` writes a page.
@@ -121,7 +121,7 @@ class Doctor:
 
         return call  # type: ignore[return-value]
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def see(self, *arguments: Any, samples: Samples | None = None, **keywords: Any) -> None:
         """Look at the arguments of a call of the criterion, if it is time for a look.
 

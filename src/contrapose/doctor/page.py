@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contrapose.doctor.curves import CURVES, drawing
 from contrapose.doctor.finding import Finding
-from contrapose.doctor.look import Look
+from contrapose.doctor.look import Action, Look
 
 # One stylesheet for all pages that the program writes; it lies where the laboratory's pages are made.
 _STYLESHEET = Path(__file__).parents[1] / "lab" / "report" / "page.css"
@@ -123,33 +123,37 @@ def png(image: Tensor) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-_ROWS: tuple[tuple[str, Callable[[Look], str | None]], ...] = (
-    ("rows of the batch", lambda look: f"{look.batch:,}"),
-    ("dimensions", lambda look: f"{look.width:,}"),
-    ("similarity of positives", lambda look: _number(look.positive)),
-    ("similarity of others", lambda look: _number(look.negative)),
-    ("nearest row is a positive", lambda look: None if look.retrieval is None else f"{look.retrieval:.1%}"),
-    ("loss of these rows", lambda look: look.action and _number(look.action.loss)),
-    ("loss of wrong pairs", lambda look: look.action and _number(look.action.mismatched)),
-    ("loss of perfect embeddings", lambda look: look.action and _number(look.action.ideal)),
-    (
-        "negatives that carry the push",
-        lambda look: look.action and _of(look.action.effective_negatives, look.action.negatives),
-    ),
-    ("push on the hardest 1 %", lambda look: look.action and f"{look.action.hardest_share:.1%}"),
-    ("temperature with the same push", lambda look: look.action and _number(look.action.temperature)),
-    ("effective rank", lambda look: ", ".join(f"{side.rank:.1f}" for side in look.sides)),
-    ("deviation", lambda look: ", ".join(f"{side.deviation:.3f}" for side in look.sides)),
-    ("length of the rows", lambda look: ", ".join(f"{side.norm:.3g}" for side in look.sides)),
-)
-
-
 def _number(value: float | None) -> str | None:
     return None if value is None else f"{value:.4g}"
 
 
 def _of(part: float, whole: float) -> str:
     return f"{part:.1f} of {whole:.0f}"
+
+
+def _of_action(text: Callable[[Action], str | None]) -> Callable[[Look], str | None]:
+    return lambda look: None if look.action is None else text(look.action)
+
+
+_ROWS: tuple[tuple[str, Callable[[Look], str | None]], ...] = (
+    ("rows of the batch", lambda look: f"{look.batch:,}"),
+    ("dimensions", lambda look: f"{look.width:,}"),
+    ("similarity of positives", lambda look: _number(look.positive)),
+    ("similarity of others", lambda look: _number(look.negative)),
+    ("nearest row is a positive", lambda look: None if look.retrieval is None else f"{look.retrieval:.1%}"),
+    ("loss of these rows", _of_action(lambda action: _number(action.loss))),
+    ("loss of wrong pairs", _of_action(lambda action: _number(action.mismatched))),
+    ("loss of perfect embeddings", _of_action(lambda action: _number(action.ideal))),
+    (
+        "negatives that carry the push",
+        _of_action(lambda action: _of(action.effective_negatives, action.negatives)),
+    ),
+    ("push on the hardest 1 %", _of_action(lambda action: f"{action.hardest_share:.1%}")),
+    ("temperature with the same push", _of_action(lambda action: _number(action.temperature))),
+    ("effective rank", lambda look: ", ".join(f"{side.rank:.1f}" for side in look.sides)),
+    ("deviation", lambda look: ", ".join(f"{side.deviation:.3f}" for side in look.sides)),
+    ("length of the rows", lambda look: ", ".join(f"{side.norm:.3g}" for side in look.sides)),
+)
 
 
 def _table(look: Look) -> str:

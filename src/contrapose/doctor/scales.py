@@ -52,10 +52,10 @@ def parts_of(model: nn.Module | Mapping[str, nn.Module] | None) -> dict[str, lis
         return {}
     if not isinstance(model, nn.Module):
         return {name: list(part.parameters()) for name, part in model.items()}
-    whole = list(model.parameters())
+    whole: list[Tensor] = list(model.parameters())
     # A small unused child, such as BERT's pooler, is no tower; it belongs to the rest.
     least = _LEAST_SHARE * sum(p.numel() for p in whole)
-    children = {name: list(child.parameters()) for name, child in model.named_children()}
+    children: dict[str, list[Tensor]] = {name: list(child.parameters()) for name, child in model.named_children()}
     large = {name: part for name, part in children.items() if part and sum(p.numel() for p in part) >= least}
     return large if len(large) > 1 else {"model": whole} if whole else {}
 
