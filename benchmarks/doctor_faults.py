@@ -142,7 +142,7 @@ def lightning_run(
 
     from contrapose.integrations.lightning import DoctorCallback
 
-    class Module(lightning.LightningModule):
+    class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.encoder, self.criterion = data.encoder, _Criterion(function)

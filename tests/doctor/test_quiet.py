@@ -110,6 +110,15 @@ def test_a_look_leaves_gradients_alone() -> None:
     assert doctor.looks[0].action is not None
 
 
+def test_random_numbers_of_a_criterion_in_low_precision() -> None:
+    doctor = Doctor(_Sampling(), every=1)
+    z = torch.randn(2, COUNT, WIDTH).bfloat16().requires_grad_()
+    before = torch.get_rng_state()
+    doctor.see(z[0], z[1])
+    assert torch.equal(before, torch.get_rng_state())
+    assert doctor.looks[0].precision_error is not None
+
+
 def test_a_closure_over_a_module_is_left_alone() -> None:
     module = _Sampling()
     doctor = Doctor(lambda a, b: module(a, b), every=1)

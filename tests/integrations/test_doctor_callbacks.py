@@ -21,7 +21,7 @@ from contrapose.integrations.sentence_transformers import CachedContrastiveLoss,
 from contrapose.integrations.trainer import DoctorCallback as TrainerCallback
 
 
-class _Module(lightning.LightningModule):
+class _Module(lightning.LightningModule):  # type: ignore[misc]
     def __init__(self, temperature: float) -> None:
         super().__init__()
         self.encoder = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2))

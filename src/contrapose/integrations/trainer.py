@@ -119,7 +119,7 @@ class _Texts(Sequence[str]):
         return len(self.tokens)
 
     def __getitem__(self, row: Any) -> Any:
-        tokenizer = getattr(self.model, "tokenizer", None)
+        tokenizer: Any = getattr(self.model, "tokenizer", None)
         if row >= len(self.tokens) or not hasattr(tokenizer, "decode"):
             return f"row {row}"
         return tokenizer.decode(self.tokens[row], skip_special_tokens=True)
