@@ -1,7 +1,7 @@
 """The limits beyond which the doctor speaks, each with what was measured on healthy runs.
 
-These are 55 runs of 400 steps on a CPU, looked at 22 times each: all methods of the catalogue on digits, two runs in bf16, and one
-or two each on Tiny-ImageNet (10 classes), STS and Flickr8k. `python benchmarks/doctor_faults.py --healthy` trains them again.
+These are 55 runs of 400 steps on a CPU, looked at 22 times each: all methods of the catalogue on digits, two runs in bf16, and
+one or two each on Tiny-ImageNet (10 classes), STS and Flickr8k. `python benchmarks/doctor_faults.py --healthy` trains them again.
 """
 
 from __future__ import annotations
