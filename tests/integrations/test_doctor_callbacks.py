@@ -43,14 +43,14 @@ def fit(*callbacks: Any, temperature: float = 0.5) -> tuple[_Module, list[str]]:
         max_epochs=1, callbacks=list(callbacks), accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
-    trainer.fit(module, torch.utils.data.DataLoader(torch.randn(20 * 32, 6), batch_size=32))  # type: ignore[arg-type]
+    trainer.fit(module, torch.utils.data.DataLoader(torch.randn(80 * 32, 6), batch_size=32))  # type: ignore[arg-type]
     return module, []
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_lightning(tmp_path: Path) -> None:
     lines: list[str] = []
-    callback = LightningCallback(every=5, log=lines.append, report=tmp_path / "doctor.html")
+    callback = LightningCallback(every=20, log=lines.append, report=tmp_path / "doctor.html")
     looked, _ = fit(callback, temperature=100.0)
     plain, _ = fit(temperature=100.0)
     assert all(torch.equal(a, b) for a, b in zip(looked.parameters(), plain.parameters(), strict=True))
