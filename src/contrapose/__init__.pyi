@@ -1,6 +1,7 @@
 """What `import contrapose` offers: each name once, with its module. `__init__.py` reads this file."""
 
 from contrapose.distributed import gather as gather
+from contrapose.doctor import Doctor as Doctor
 from contrapose.embeddings import Assignments as Assignments
 from contrapose.embeddings import Embeddings as Embeddings
 from contrapose.gradient_cache import large_batch as large_batch

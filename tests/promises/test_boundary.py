@@ -36,6 +36,9 @@ LAYERS = (
     "metrics",
     "mining",
     "conformance",
+    "doctor",
+    "integrations.lightning",
+    "integrations.trainer",
     "explanation",
     # The laboratory
     "lab.settings",

@@ -54,6 +54,11 @@ COMMANDS = {
         "Detect",
         "Fine-tune a run's encoder as the backbone of a detector on VOC or COCO, and print its average precision.",
     ),
+    "doctor": Command(
+        "cli.doctor",
+        "Doctor",
+        "Check this installation: versions, GPU, which fast paths are on and why others are not, threads, decoders, free disk.",
+    ),
     "explain": Command(
         "cli.explain",
         "Explain",

@@ -1,0 +1,74 @@
+"""The learned numbers of a criterion, their bounds, and a fingerprint of the model's parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.doctor.call import Call
+from contrapose.temperature import LearnedTemperature
+
+Bounds = dict[str, tuple[float | None, float | None]]
+_LEAST_SHARE = 0.2  # of a model's parameters that a child must have to be a part of its own
+_CLIP_SCALE = 100.0  # the largest logit scale of CLIP, to which open_clip's loop clamps it
+
+
+def learned_numbers(criterion: Callable[..., Any] | None, call: Call) -> tuple[dict[str, float], Bounds]:
+    """Return the learned numbers of a criterion and among its arguments, and the bounds of those that have any."""
+    values: dict[str, Tensor] = {}
+    bounds: Bounds = {}
+    if isinstance(criterion, nn.Module):
+        for name, module in criterion.named_modules():
+            if isinstance(module, LearnedTemperature):
+                key = f"{name}.log_temperature".removeprefix(".")
+                low, high = (None if b is None else math.log(b) for b in (module.low, module.high))
+                bounds[key] = (low, high)
+        values |= {name: p for name, p in criterion.named_parameters() if p.numel() == 1 and p.requires_grad}
+    scale = _scale_argument(call)
+    if scale is not None:
+        values["logit scale"] = scale
+        bounds["logit scale"] = (None, _CLIP_SCALE)
+    if not values:
+        return {}, {}
+    numbers = torch.stack([value.detach().reshape(()).double().cpu() for value in values.values()]).tolist()
+    return dict(zip(values, numbers, strict=True)), bounds
+
+
+def _scale_argument(call: Call) -> Tensor | None:
+    """Return the learned scale among the arguments, as open_clip passes it: the first number that requires a gradient."""
+    for leaf in call.leaves:
+        if isinstance(leaf, Tensor) and leaf.numel() == 1 and leaf.requires_grad and leaf.ndim <= 1:
+            return leaf
+    return None
+
+
+def parts_of(model: nn.Module | Mapping[str, nn.Module] | None) -> dict[str, list[Tensor]]:
+    """Return the parameters of each part of a model: its named modules, or the large children of a module."""
+    if model is None:
+        return {}
+    if not isinstance(model, nn.Module):
+        return {name: list(part.parameters()) for name, part in model.items()}
+    whole: list[Tensor] = list(model.parameters())
+    # A small unused child, such as BERT's pooler, is no tower; it belongs to the rest.
+    least = _LEAST_SHARE * sum(p.numel() for p in whole)
+    children: dict[str, list[Tensor]] = {name: list(child.parameters()) for name, child in model.named_children()}
+    large = {name: part for name, part in children.items() if part and sum(p.numel() for p in part) >= least}
+    return large if len(large) > 1 else {"model": whole} if whole else {}
+
+
+@torch.no_grad()
+def fingerprint(parts: Mapping[str, list[Tensor]]) -> dict[str, tuple[float, ...]]:
+    """Return the norms of each part's parameters, which training changes: one wait for the device in all."""
+    if not parts:
+        return {}
+    flat = [p.detach() for parameters in parts.values() for p in parameters]
+    norms = torch.stack([norm.double().cpu() for norm in torch._foreach_norm(flat)]).tolist()
+    values, start = {}, 0
+    for name, parameters in parts.items():
+        values[name] = tuple(norms[start : start + len(parameters)])
+        start += len(parameters)
+    return values
