@@ -9,15 +9,15 @@ The cost per step is the cost of a look divided by the number of steps per look,
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
-import tyro
 from torch import Tensor, nn
 
 from contrapose import CATALOGUE, Doctor, Loss
@@ -114,5 +114,14 @@ class DoctorCost:
                 file.write(json.dumps(line) + "\n")
 
 
+def main() -> None:
+    """Read the options and measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for field in fields(DoctorCost):
+        kind = Path if field.name == "out" else type(field.default)
+        parser.add_argument(f"--{field.name}", type=kind, default=field.default)
+    DoctorCost(**vars(parser.parse_args()))()
+
+
 if __name__ == "__main__":
-    tyro.cli(DoctorCost)()
+    main()

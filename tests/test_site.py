@@ -315,9 +315,7 @@ def test_pages_have_the_costs_of_the_benchmark(tmp_path: Path) -> None:
 def test_the_recorded_costs_cover_every_loss() -> None:
     if not BUILDER.losses.COSTS.exists():
         pytest.skip("benchmarks/costs.py has not been run on a GPU")
-    # Added since benchmarks/costs.py was last run on a GPU
-    not_measured = {"dhel", "dhel_authors", "fastclip", "siglip_relative", "temperature_free"}
-    assert {name for name in CATALOGUE if not list(BUILDER.losses.cost(name))} == not_measured
+    assert {name for name in CATALOGUE if not list(BUILDER.losses.cost(name))} == set()
 
 
 def test_every_public_name_has_an_example_and_parts_have_a_page() -> None:
