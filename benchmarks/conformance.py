@@ -6,12 +6,11 @@ python benchmarks/conformance.py --peers lightly --details          # one librar
 
 from __future__ import annotations
 
-import math
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -144,18 +143,9 @@ def _cell(finding: Finding) -> str:
 
 def as_record(peers: Sequence[Peer], results: Results) -> dict[str, Any]:
     """Return all findings for JSON, with machine and versions."""
-    rows = [{"criterion": name, **_finite(asdict(finding))} for name, finding in _all(results)]
+    rows = [{"criterion": name, **finding.record()} for name, finding in _all(results)]
     versions = {peer.name: peer.version or "not installed" for peer in peers}
     return {"machine": environment(torch.device("cpu")), "versions": versions, "rows": rows}
-
-
-def _finite(record: dict[str, Any]) -> dict[str, Any]:
-    """Leave out values that were not measured or that JSON cannot represent."""
-    return {
-        key: value
-        for key, value in record.items()
-        if value not in (None, "") and not (isinstance(value, float) and not math.isfinite(value))
-    }
 
 
 def _all(results: Results) -> Iterator[tuple[str, Finding]]:

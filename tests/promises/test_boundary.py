@@ -36,6 +36,7 @@ LAYERS = (
     "metrics",
     "mining",
     "conformance",
+    "pytest_plugin",
     "explanation",
     # The laboratory
     "lab.settings",
