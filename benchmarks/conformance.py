@@ -112,7 +112,10 @@ def render_table(peers: Sequence[Peer], checks: Sequence[str], results: Results)
     for peer in peers:
         if peer.version:
             findings = results[peer.name]
-            cells = [_cell(worst(findings[name])) if name in findings else "" for name in checks]
+            cells = [
+                cell(worst(findings[name]), promised=name in peer.promised) if name in findings else ""
+                for name in checks
+            ]
             table.add_row(peer.name, peer.version, *cells)
         else:
             table.add_row(peer.name, "not installed")
@@ -124,28 +127,30 @@ def render_table(peers: Sequence[Peer], checks: Sequence[str], results: Results)
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
-def _cell(finding: Finding) -> str:
+def cell(finding: Finding, *, promised: bool = True) -> str:
+    """Return the cell of a finding. What a library does not promise is not wrong: a dash, and what was measured."""
     figure = "" if finding.figure is None else f" {finding.figure:.2g}"
     match finding.verdict:
         case "ok":
             return f"ok {finding.figure:.0e}" if finding.figure and finding.figure > 0 else "ok"
+        case "not offered":
+            return "no ids" if finding.check == "duplicates" else "–"
         case "scaled":
             return f"×{figure}"
         case "differs":
-            return f"wrong{figure}"
+            return f"wrong{figure}" if promised else f"–{figure}"
         case "not finite":
-            return "NaN"
-        case "not offered":
-            return "no ids" if finding.check == "duplicates" else "–"
+            return "NaN" if promised else "– NaN"
         case _:
-            return "raises"
+            return "raises" if promised else "– raises"
 
 
 def as_record(peers: Sequence[Peer], results: Results) -> dict[str, Any]:
     """Return all findings for JSON, with machine and versions."""
     rows = [{"criterion": name, **finding.record()} for name, finding in _all(results)]
     versions = {peer.name: peer.version or "not installed" for peer in peers}
-    return {"machine": environment(torch.device("cpu")), "versions": versions, "rows": rows}
+    promised = {peer.name: list(peer.promised) for peer in peers}
+    return {"machine": environment(torch.device("cpu")), "versions": versions, "promised": promised, "rows": rows}
 
 
 def _all(results: Results) -> Iterator[tuple[str, Finding]]:
