@@ -34,7 +34,7 @@ _RUN: Mapping[str, str] = {
     "mining": r"contrapose (train --data (pydoc|mined.tsv)|mine runs/first)",
     "file-formats": "contrapose",
 }
-_QUICK = ("install", "large-batches", "loss-does-not-move", "python", "several-gpus", "stability")
+_QUICK = ("conformance", "install", "large-batches", "loss-does-not-move", "python", "several-gpus", "stability")
 
 
 def caption_files() -> Names:
