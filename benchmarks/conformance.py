@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 import tyro
-from peers import PEERS, Peer
+from peer import Peer
+from peers import PEERS
 
 from contrapose.conformance import CHECKS, Finding
 from contrapose.conformance.findings import worst

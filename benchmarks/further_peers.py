@@ -131,7 +131,7 @@ def make_flag_embedding(temperature: float, *, cross_device: bool = False) -> Cr
     """The loss of FlagEmbedding's encoders, with in-batch negatives, on embeddings."""
     from FlagEmbedding.finetune.embedder.encoder_only.base.modeling import BiEncoderOnlyEmbedderModel
 
-    class Given(BiEncoderOnlyEmbedderModel):
+    class Given(BiEncoderOnlyEmbedderModel):  # type: ignore[misc]
         def encode(self, features: Tensor) -> Tensor:
             return normalize(features, dim=1)
 

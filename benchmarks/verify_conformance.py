@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import cross_entropy, normalize
 
 TEMPERATURE, WORLD_SIZE, ROWS = 0.5, 2, 4
@@ -59,7 +59,7 @@ def open_clip_local(a: Tensor, b: Tensor) -> Tensor:
 def flag_embedding(a: Tensor, b: Tensor) -> Tensor:
     from FlagEmbedding.finetune.embedder.encoder_only.base.modeling import BiEncoderOnlyEmbedderModel
 
-    class Given(BiEncoderOnlyEmbedderModel):
+    class Given(BiEncoderOnlyEmbedderModel):  # type: ignore[misc]
         def encode(self, features: Tensor) -> Tensor:
             return normalize(features, dim=1)
 
@@ -159,7 +159,7 @@ def main() -> None:
             print(f"{name}: loss {theirs:.6f}, exact {exact:.6f}")
         else:
             with tempfile.TemporaryDirectory() as folder:
-                mp.spawn(compare_in_two_processes, args=(name, f"{folder}/store"), nprocs=WORLD_SIZE)
+                spawn(compare_in_two_processes, args=(name, f"{folder}/store"), nprocs=WORLD_SIZE)
 
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ def test_a_suite_refuses_unknown_names() -> None:
     with pytest.raises(ValueError, match="did you mean 'clip'"):
         suite(lambda temperature: min, reference="clipp")
     with pytest.raises(ValueError, match="defined at the top level"):
-        suite(min, distributed=lambda temperature: min)
+        suite(lambda temperature: min, distributed=lambda temperature: min)
 
 
 def test_each_check_says_what_a_failure_means() -> None:

@@ -45,8 +45,10 @@ class ConformanceTests:
         self.file = None if json is None else folder / json
         try:
             self.make = import_object(OPTION, criterion, folder)
-            self.distributed = distributed and import_object(f"{OPTION}-distributed", distributed, folder)
-            if self.distributed:
+            self.distributed = (
+                None if distributed is None else import_object(f"{OPTION}-distributed", distributed, folder)
+            )
+            if self.distributed is not None:
                 check_picklable(self.distributed)
             self.compared_with = _reference(self.reference, folder)
         except ValueError as error:
