@@ -48,8 +48,9 @@ Results = dict[str, dict[str, list[Finding]]]  # by peer and check
 class CheckLibraries:
     """Check contrastive criteria: gradients in several processes, duplicates, low precision, low temperatures, limits.
 
-    The criteria come from contrapose, from plain PyTorch (two forms) and, if installed, from lightly, pytorch-metric-learning
-    (pml), open_clip, sentence-transformers and info_nce. The exit code is 1 if a contrapose criterion fails.
+    The criteria come from contrapose, from plain PyTorch (two forms) and, if installed, from the libraries in peers.py and
+    further_peers.py. A dash is not offered; a figure after it was measured although the library does not promise the behaviour.
+    The exit code is 1 if a contrapose criterion fails.
     """
 
     peers: tuple[str, ...] = ()
