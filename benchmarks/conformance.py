@@ -6,18 +6,18 @@ python benchmarks/conformance.py --peers lightly --details          # one librar
 
 from __future__ import annotations
 
-import math
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
-from peers import PEERS, Peer
+from peer import Peer
+from peers import PEERS
 
 from contrapose.conformance import CHECKS, Finding
 from contrapose.conformance.findings import worst
@@ -48,8 +48,9 @@ Results = dict[str, dict[str, list[Finding]]]  # by peer and check
 class CheckLibraries:
     """Check contrastive criteria: gradients in several processes, duplicates, low precision, low temperatures, limits.
 
-    The criteria come from contrapose, from plain PyTorch (two forms) and, if installed, from lightly, pytorch-metric-learning
-    (pml), open_clip, sentence-transformers and info_nce. The exit code is 1 if a contrapose criterion fails.
+    The criteria come from contrapose, from plain PyTorch (two forms) and, if installed, from the libraries in peers.py and
+    further_peers.py. A dash is not offered; a figure after it was measured although the library does not promise the behaviour.
+    The exit code is 1 if a contrapose criterion fails.
     """
 
     peers: tuple[str, ...] = ()
@@ -113,7 +114,10 @@ def render_table(peers: Sequence[Peer], checks: Sequence[str], results: Results)
     for peer in peers:
         if peer.version:
             findings = results[peer.name]
-            cells = [_cell(worst(findings[name])) if name in findings else "" for name in checks]
+            cells = [
+                cell(worst(findings[name]), promised=name in peer.promised) if name in findings else ""
+                for name in checks
+            ]
             table.add_row(peer.name, peer.version, *cells)
         else:
             table.add_row(peer.name, "not installed")
@@ -125,37 +129,30 @@ def render_table(peers: Sequence[Peer], checks: Sequence[str], results: Results)
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
-def _cell(finding: Finding) -> str:
+def cell(finding: Finding, *, promised: bool = True) -> str:
+    """Return the cell of a finding. What a library does not promise is not wrong: a dash, and what was measured."""
     figure = "" if finding.figure is None else f" {finding.figure:.2g}"
     match finding.verdict:
         case "ok":
             return f"ok {finding.figure:.0e}" if finding.figure and finding.figure > 0 else "ok"
+        case "not offered":
+            return "no ids" if finding.check == "duplicates" else "–"
         case "scaled":
             return f"×{figure}"
         case "differs":
-            return f"wrong{figure}"
+            return f"wrong{figure}" if promised else f"–{figure}"
         case "not finite":
-            return "NaN"
-        case "not offered":
-            return "no ids" if finding.check == "duplicates" else "–"
+            return "NaN" if promised else "– NaN"
         case _:
-            return "raises"
+            return "raises" if promised else "– raises"
 
 
 def as_record(peers: Sequence[Peer], results: Results) -> dict[str, Any]:
     """Return all findings for JSON, with machine and versions."""
-    rows = [{"criterion": name, **_finite(asdict(finding))} for name, finding in _all(results)]
+    rows = [{"criterion": name, **finding.record()} for name, finding in _all(results)]
     versions = {peer.name: peer.version or "not installed" for peer in peers}
-    return {"machine": environment(torch.device("cpu")), "versions": versions, "rows": rows}
-
-
-def _finite(record: dict[str, Any]) -> dict[str, Any]:
-    """Leave out values that were not measured or that JSON cannot represent."""
-    return {
-        key: value
-        for key, value in record.items()
-        if value not in (None, "") and not (isinstance(value, float) and not math.isfinite(value))
-    }
+    promised = {peer.name: list(peer.promised) for peer in peers}
+    return {"machine": environment(torch.device("cpu")), "versions": versions, "promised": promised, "rows": rows}
 
 
 def _all(results: Results) -> Iterator[tuple[str, Finding]]:

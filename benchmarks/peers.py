@@ -5,53 +5,23 @@ Each function takes the temperature and returns a criterion. Libraries are impor
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from further_peers import FURTHER
+from peer import Peer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from contrapose.conformance.checks import CHECKS, check
-from contrapose.conformance.findings import Finding
-from contrapose.conformance.measure import Criterion, MakeCriterion
+from contrapose.conformance.checks import CHECKS
+from contrapose.conformance.measure import Criterion
 from contrapose.conformance.references import SIGLIP_BIAS
 from contrapose.distributed import gather
 from contrapose.losses import Loss
 from contrapose.losses import clip as our_clip
 from contrapose.losses import nt_xent as our_nt_xent
 from contrapose.pairs import around_ring, cross, two_views
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peer:
-    """A criterion of a library, with the loss that it should compute."""
-
-    name: str
-    make: MakeCriterion
-    reference: str
-    distributed: MakeCriterion | None = None
-    module: str = "torch"  # modules to import, for this criterion and for its distributed form
-    package: str = "torch"  # its name in the package index
-    checks: tuple[str, ...] = tuple(CHECKS)  # an option for several processes has nothing else to check
-    ours: bool = False
-
-    @property
-    def version(self) -> str:
-        """Version of the installed package; empty if it is not installed."""
-        if importlib.util.find_spec(self.module.partition(".")[0]) is None:
-            return ""
-        try:
-            return importlib.metadata.version(self.package)
-        except importlib.metadata.PackageNotFoundError:  # a source tree on the path
-            return "unknown"
-
-    def check(self, name: str) -> list[Finding]:
-        """Return the findings of one check."""
-        return check(self.make, distributed=self.distributed, reference=self.reference, checks=[name])
 
 
 def make_ours(temperature: float) -> Criterion:
@@ -245,20 +215,13 @@ def make_ranking_distributed(temperature: float) -> Criterion:
     return make_ranking(temperature, gather_across_devices=True)
 
 
-def make_info_nce(temperature: float) -> Criterion:
-    """InfoNCE of info-nce-pytorch."""
-    from info_nce import InfoNCE
-
-    criterion: Criterion = InfoNCE(temperature)
-    return criterion
-
-
 _OPEN_CLIP: dict[str, Any] = {"module": "open_clip.loss", "package": "open_clip_torch"}
+_PRECISIONS = ("formula", "distributed", "bf16", "fp16", "autocast")  # its option --precision
 _METRIC_LEARNING: dict[str, Any] = {
     "module": "pytorch_metric_learning.utils.distributed",
     "package": "pytorch-metric-learning",
 }
-_OURS: dict[str, Any] = {"module": "contrapose", "package": "contrapose", "ours": True}
+_OURS: dict[str, Any] = {"module": "contrapose", "package": "contrapose", "promised": tuple(CHECKS), "ours": True}
 _ROWS = (
     Peer(
         name="contrapose",
@@ -290,8 +253,8 @@ _ROWS = (
         checks=("distributed",),
         **_OURS,
     ),
-    Peer(name="pytorch", make=make_dense, reference="nt_xent"),
-    Peer(name="pytorch-exp", make=make_exponentials, reference="nt_xent"),
+    Peer(name="pytorch", make=make_dense, reference="nt_xent", promised=tuple(CHECKS)),
+    Peer(name="pytorch-exp", make=make_exponentials, reference="nt_xent", promised=tuple(CHECKS)),
     Peer(
         name="lightly",
         make=make_lightly,
@@ -313,6 +276,7 @@ _ROWS = (
         make=make_open_clip,
         distributed=make_open_clip_distributed,
         reference="clip",
+        promised=_PRECISIONS,
         **_OPEN_CLIP,
     ),
     Peer(
@@ -343,9 +307,9 @@ _ROWS = (
         make=make_ranking,
         distributed=make_ranking_distributed,
         reference="info_nce",
+        promised=("formula", "distributed", "autocast"),  # the training argument bf16
         module="sentence_transformers",
         package="sentence-transformers",
     ),
-    Peer(name="info_nce", make=make_info_nce, reference="info_nce", module="info_nce", package="info-nce-pytorch"),
 )
-PEERS: dict[str, Peer] = {peer.name: peer for peer in _ROWS}
+PEERS: dict[str, Peer] = {peer.name: peer for peer in (*_ROWS, *FURTHER)}

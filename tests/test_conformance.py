@@ -44,7 +44,7 @@ def test_our_criteria_are_right_where_squared_lengths_overflow(name: str, length
     """The check of lengths beyond float32's squares asks for a finite result; ours is the exact one."""
     peer = PEERS[name]
     z1, z2 = (z.float() * length for z in make_views(noise=1.0))
-    subject = Subject(peer.make, None, REFERENCES[peer.reference])
+    subject = Subject(peer.make, None, REFERENCES[str(peer.reference)])
     difference = relative_difference(subject.measured(z1, z2), subject.expected(z1, z2))
     assert difference < 1e-4
 

@@ -34,9 +34,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_distributions_have_the_whole_package(built: Path) -> None:
     (wheel,), (source,) = built.glob("*.whl"), built.glob("*.tar.gz")
     assert wheel.name.startswith(f"contrapose-{contrapose.__version__}-")
-    names = set(zipfile.ZipFile(wheel).namelist())
-    with tarfile.open(source) as archive:
-        sources = {name.partition("/")[2] for name in archive.getnames()}
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (entry_points,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
+        assert "[pytest11]\ncontrapose = contrapose.pytest_plugin" in archive.read(entry_points).decode()
+    with tarfile.open(source) as tar:
+        sources = {name.partition("/")[2] for name in tar.getnames()}
     package = {
         str(path.relative_to(ROOT / "src"))
         for path in (ROOT / "src/contrapose").rglob("*.py*")

@@ -35,7 +35,7 @@ _RUN: Mapping[str, str] = {
     "file-formats": "contrapose",
     "nested": r"contrapose (train --data pydoc --limit|evaluate runs/nested --|export)",
 }
-_QUICK = ("install", "large-batches", "loss-does-not-move", "python", "several-gpus", "stability")
+_QUICK = ("conformance", "install", "large-batches", "loss-does-not-move", "python", "several-gpus", "stability")
 
 
 def caption_files() -> Names:

@@ -340,8 +340,14 @@ def test_conformance_and_verdicts_are_those_of_the_records() -> None:
     text = BUILDER.reference.conformance_page()
     in_readme = (SITE.parents[1] / "benchmarks/README.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| contrapose")]
-    assert len(rows) == 2
-    assert all(row in in_readme for row in rows)
+    assert len(rows) == 4
+    assert BUILDER.reference.conformance_table() in in_readme
+    assert "| simclr | 1.0.2 | ok 8e-16 | wrong 1.4 | no ids | – 0.17 |" in text
+    # Each cell that is wrong, and each factor, has a line that shows it without the package.
+    shown = (SITE.parent / "conformance.md").read_text()
+    faulty = [line.split("|")[1].strip() for line in text.splitlines() if re.search(r"\| (wrong|NaN|×|raises)", line)]
+    assert len(faulty) > 8
+    assert all(f"| `{name}`, " in shown for name in faulty if not name.startswith("pytorch"))
     verdicts = BUILDER.reference.verdicts()
     assert ("dystress/table3, 200-NN accuracy", "holds", "DySTreSS is above SimCLR") in {row[:3] for row in verdicts}
     assert sum(row[0].startswith("dystress/table12,") for row in verdicts) >= 5

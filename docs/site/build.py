@@ -62,6 +62,7 @@ def write_generated(source: Path) -> None:
     _fill(source / "index.md", difference=choose.least_difference(), **cards)
     table, slider = parts.table("temperatures", "temperatures/"), raw_html(parts.slider("", static="_static"))
     _fill(source / "temperature.md", temperatures=table, slider=slider)
+    _fill(source / "conformance.md", table=reference.conformance_table())
     losses.write_loss_pages(source / "losses")
     parts.write_pages(source)
     frameworks.write_pages(source / "frameworks")

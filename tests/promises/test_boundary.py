@@ -39,6 +39,7 @@ LAYERS = (
     "doctor",
     "integrations.lightning",
     "integrations.trainer",
+    "pytest_plugin",
     "explanation",
     # The laboratory
     "lab.settings",

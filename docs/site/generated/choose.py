@@ -73,7 +73,7 @@ def figures() -> dict[str, str]:
         "five_views": _accuracy(EVEN, "CACR, four positives"),
         "two_views": _accuracy(EVEN, "CACR, one positive"),
         "distributed": f"{_worst('distributed').figure:.0e}",
-        "duplicates": conformance._cell(_worst("duplicates")),
+        "duplicates": conformance.cell(_worst("duplicates")),
     }
 
 

@@ -35,8 +35,7 @@ embeddings, m of samples, V of views, d of dimensions."""
 _CONFORMANCE = """# Conformance
 
 Whether a criterion computes what it should: value and gradient against a dense reference in float64. A cell is the worst result
-of a check; [benchmarks](../benchmarks.md#conformance-is-a-criterion-correct) explains the checks. To check your own loss:
-`from contrapose.conformance import check; check(MyLoss)`.
+of a check; [is a contrastive loss correct?](../conformance.md) explains the checks, the cells, and how to check your own loss.
 """
 _STUDIES = """# Studies
 
@@ -166,22 +165,36 @@ def _run(*arguments: str) -> str:
 
 
 def conformance_page() -> str:
-    """Return the worst finding of each check of each criterion, and all findings that are not ok, from conformance.json."""
+    """Return the table of criteria and checks, and all findings that are not ok, from conformance.json."""
+    _, findings = _conformance()
+    failed = [(name, f) for name, own in findings.items() for group in own.values() for f in group if f.failed]
+    lines = [_CONFORMANCE, conformance_table(), "", "## All findings that are not ok", ""]
+    lines += [f"- **{name}**, {finding}" for name, finding in failed]
+    return "\n".join(lines) + "\n"
+
+
+def conformance_table() -> str:
+    """Return a row per criterion, with the worst finding of each check from conformance.json."""
+    record, findings = _conformance()
+    checks = list(dict.fromkeys(row["check"] for row in record["rows"]))
+    lines = [f"| criterion | version | {' | '.join(checks)} |", "|---" * (2 + len(checks)) + "|"]
+    for criterion, own in findings.items():
+        promised = record["promised"][criterion]
+        cells = [
+            conformance.cell(worst(own[check]), promised=check in promised) if check in own else "" for check in checks
+        ]
+        lines.append(f"| {criterion} | {record['versions'][criterion]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _conformance() -> tuple[dict[str, Any], dict[str, dict[str, list[Finding]]]]:
+    """Return conformance.json, and its findings by criterion and check."""
     record = json.loads((ROOT / "benchmarks/conformance.json").read_text())
     findings: dict[str, dict[str, list[Finding]]] = {}
     for row in record["rows"]:
         own = {key: value for key, value in row.items() if key != "criterion"}
         findings.setdefault(row["criterion"], {}).setdefault(row["check"], []).append(Finding(**own))
-    checks = list(dict.fromkeys(row["check"] for row in record["rows"]))
-    lines = [_CONFORMANCE]
-    lines += [f"| criterion | version | {' | '.join(checks)} |", "|---" * (2 + len(checks)) + "|"]
-    for criterion, own in findings.items():
-        cells = [conformance._cell(worst(own[check])) if check in own else "" for check in checks]
-        lines.append(f"| {criterion} | {record['versions'][criterion]} | {' | '.join(cells)} |")
-    lines += ["", "## All findings that are not ok", ""]
-    failed = [(name, f) for name, own in findings.items() for group in own.values() for f in group if f.failed]
-    lines += [f"- **{name}**, {finding}" for name, finding in failed]
-    return "\n".join(lines) + "\n"
+    return record, findings
 
 
 def verdicts() -> list[tuple[str, str, str, str]]:

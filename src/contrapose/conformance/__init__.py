@@ -13,3 +13,4 @@ processes twice: with gathered embeddings and in a ring.
 from contrapose.conformance.checks import CHECKS as CHECKS
 from contrapose.conformance.checks import check as check
 from contrapose.conformance.findings import Finding as Finding
+from contrapose.conformance.testing import suite as suite

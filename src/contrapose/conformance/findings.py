@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
 
 Verdict = Literal["ok", "not offered", "scaled", "differs", "not finite", "raises"]  # from the best to the worst
 
@@ -31,6 +32,11 @@ class Finding:
     def failed(self) -> bool:
         """Whether the criterion gave a wrong result, or no result."""
         return self.verdict not in ("ok", "not offered")
+
+    def record(self) -> dict[str, Any]:
+        """Return the fields for JSON, without those that were not measured or that JSON cannot represent."""
+        fields = {key: value for key, value in asdict(self).items() if value not in (None, "")}
+        return {k: v for k, v in fields.items() if not (isinstance(v, float) and not math.isfinite(v))}
 
     def __str__(self) -> str:
         figure = "" if self.figure is None else f" {self.figure:.2g}"
