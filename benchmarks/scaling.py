@@ -2,9 +2,9 @@
 
     python benchmarks/scaling.py --loss nt_xent --width 768 --samples 8192 --out scaling.jsonl --plot scaling.png
 
-This is a prediction: of the ring only the kernels of one GPU have been timed, and neither way on several GPUs. It is computed from times that were
-measured on one H200 (wide-h200.jsonl, photos-h200.json), from the bytes that a process exchanges, which a test counts in the
-real code, and from assumptions, which are printed and can be changed by options.
+This is a prediction: of the ring only the kernels of one GPU have been timed, and neither way on several GPUs. It is computed
+from times that were measured on one H200 (wide-h200.jsonl, photos-h200.json), from the bytes that a process exchanges, which a
+test counts in the real code, and from assumptions, which are printed and can be changed by options.
 """
 
 from __future__ import annotations
