@@ -269,3 +269,8 @@ def test_a_look_without_numbers_has_no_finding(check: Callable[[list[Look]], Fin
     (look,) = doctor.looks
     assert look.retrieval is None
     assert check([replace(look, step=500 + i) for i in range(4)]) is None
+
+
+def test_a_lazy_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="pass one batch through it first"):
+        Doctor(model=nn.LazyLinear(3))

@@ -145,7 +145,7 @@ def low_temperature(looks: Looks) -> Finding | None:
         f"of it on the hardest 1 %; this is NT-Xent's push at temperature {action.temperature:.3g}",
         means="Only the nearest rows of an anchor are pushed away. If they are of its class, training separates what belongs "
         "together; the gradient is large and noisy, and embeddings may shrink until all are alike.",
-        do="Raise the temperature: 0.05 to 0.2 suits most data (with a scale, scale = 1 / temperature, so 5 to 20). Check "
+        do="Raise the temperature: 0.05 to 0.5 suits most data (with a scale, scale = 1 / temperature, so 2 to 20). Check "
         "that similarities are divided by the temperature once, and that embeddings are normalised.",
     )
 

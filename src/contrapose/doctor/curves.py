@@ -22,6 +22,11 @@ class Curve:
     lines: tuple[tuple[str, Callable[[Look], float | None]], ...]
 
 
+def short(value: float) -> str:
+    """Return a number with three digits; what differs from 0 by rounding only is 0."""
+    return "0" if abs(value) < 1e-9 else f"{value:.3g}"
+
+
 def _action(name: str) -> Callable[[Look], float | None]:
     return lambda look: None if look.action is None else float(getattr(look.action, name))
 
@@ -93,8 +98,8 @@ def _axes(low: float, high: float, first: float, last: float) -> str:
     bottom = _HEIGHT - _BOTTOM
     frame = f'<path d="M{_LEFT} {_TOP}V{bottom}H{_WIDTH - 8}" fill="none" stroke="#888"/>'
     texts = (
-        (_LEFT - 4, _TOP + 4, "end", f"{high:.3g}"),
-        (_LEFT - 4, bottom, "end", f"{low:.3g}"),
+        (_LEFT - 4, _TOP + 4, "end", short(high)),
+        (_LEFT - 4, bottom, "end", short(low)),
         (_LEFT, _HEIGHT - 8, "start", f"step {first:,.0f}"),
         (_WIDTH - 8, _HEIGHT - 8, "end", f"{last:,.0f}"),
     )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contrapose.doctor.curves import CURVES, drawing
+from contrapose.doctor.curves import CURVES, drawing, short
 from contrapose.doctor.finding import Finding
 from contrapose.doctor.look import Action, Look
 
@@ -124,7 +124,7 @@ def png(image: Tensor) -> bytes:
 
 
 def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.4g}"
+    return None if value is None else short(value)
 
 
 def _of(part: float, whole: float) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from contrapose.doctor.call import Call
 from contrapose.temperature import LearnedTemperature
@@ -50,6 +51,11 @@ def parts_of(model: nn.Module | Mapping[str, nn.Module] | None) -> dict[str, lis
     """Return the parameters of each part of a model: its named modules, or the large children of a module."""
     if model is None:
         return {}
+    for module in [model] if isinstance(model, nn.Module) else model.values():
+        if any(is_lazy(p) for p in module.parameters()):
+            raise ValueError(
+                "model: expected parameters with values, got a lazy module that has none yet; pass one batch through it first"
+            )
     if not isinstance(model, nn.Module):
         return {name: list(part.parameters()) for name, part in model.items()}
     whole: list[Tensor] = list(model.parameters())
