@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from doctor_data import BagOfWords, Images, batches, cifar10, digits, flickr8k, sts, tiny_imagenet
+from doctor_data import BagOfWords, Captions, Images, batches, cifar10, digits, flickr8k, sts, tiny_imagenet
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
@@ -115,10 +115,9 @@ def sentences_run(data: Path, method: str, steps: int) -> Doctor:
     return doctor
 
 
-def captions_run(data: Path, objective: str, steps: int) -> Doctor:
+def captions_run(captions: Captions, objective: str, steps: int) -> Doctor:
     """Train an image tower and a text tower on photographs and captions."""
     torch.manual_seed(0)
-    captions = flickr8k(data)
     towers = {"image": Images("", captions.images, captions.images, partial(torch.add, other=0)).encoder}
     towers["text"] = BagOfWords.of(captions.texts)  # type: ignore[assignment]
     loss = {
@@ -160,4 +159,4 @@ def healthy_runs(data: Path | None) -> Iterator[Healthy]:
             yield Healthy(f"STS {method}", partial(sentences_run, data, method))
     for objective in ("clip", "siglip", "fastclip"):
         if (data / "flickr8k").is_dir():
-            yield Healthy(f"Flickr8k {objective}", partial(captions_run, data, objective))
+            yield Healthy(f"Flickr8k {objective}", partial(captions_run, flickr8k(data), objective))
