@@ -24,7 +24,8 @@ from typing import Any
 import torch
 import tyro
 from doctor_data import BagOfWords, Images, batches, cifar10, digits, flickr8k, sts, tiny_imagenet
-from doctor_further import further_faults, further_healthy_runs
+from doctor_further import further_faults
+from doctor_further_healthy import further_healthy_runs
 from doctor_hosts import Fault, Function, Result, fit, fit_sentences
 from doctor_loops import EVERY, healthy_runs
 from torch import Tensor

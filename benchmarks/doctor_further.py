@@ -1,7 +1,4 @@
-"""The second half of the planted faults and of the healthy runs, written after the doctor was finished.
-
-They were written without knowledge of its limits: what `doctor_faults.py` says of them was not used to change the doctor.
-"""
+"""The second half of the planted faults, written after the doctor was finished and without knowledge of its limits."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import torch
 import torch.distributed as dist
 from doctor_data import BagOfWords, Images, batches, cifar10, digits, flickr8k, sts, tiny_imagenet
 from doctor_hosts import Fault, Function, Result, fit, fit_sentences
-from doctor_loops import EVERY, Healthy, autocast_run, captions_run
+from doctor_loops import EVERY, autocast_run, captions_run
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 from torch.nn.parallel import DistributedDataParallel
@@ -68,6 +65,18 @@ def temperature_twice(z1: Tensor, z2: Tensor) -> Tensor:
     """Divide by the temperature where the similarities are computed, and again in the loss."""
     similarities = normalize(z1) @ normalize(z2).T / 0.07
     return cross_entropy(similarities / 0.07, torch.arange(len(z1)))
+
+
+def pairs_in_lightning(data: Images, function: Callable[..., Tensor], steps: int) -> Doctor:
+    """Train on two views of images with Lightning."""
+    torch.manual_seed(0)
+    encoder = data.encoder
+    loader = DataLoader(data.images, batch_size=128, shuffle=True, drop_last=True)  # type: ignore[arg-type]
+
+    def inputs(x: Tensor) -> tuple[Tensor, Tensor]:
+        return encoder(data.augment(x)), encoder(data.augment(x))
+
+    return fit(encoder, Function(function), inputs, loader, steps)
 
 
 def unshuffled_classes(data: Images, steps: int) -> Doctor:
@@ -128,13 +137,6 @@ def whole_loss(z1: Tensor, z2: Tensor, *, temperature: float = 0.2) -> Tensor:
     return cross_entropy(normalize(z1) @ normalize(z2).T / temperature, torch.arange(len(z1)))
 
 
-def gathered_loss(z1: Tensor, z2: Tensor) -> Tensor:
-    """NT-Xent of the whole batch, with our gather."""
-    from contrapose import gather
-
-    return nt_xent(gather(z1), gather(z2), temperature=0.2)
-
-
 @dataclass(frozen=True)
 class Processes:
     """A loop in two processes on digits, with DistributedDataParallel."""
@@ -189,7 +191,7 @@ def further_faults(data: Path | None) -> Iterator[Fault]:
             "temperature used twice",
             lightning,
             "temperature too low",
-            partial(_pairs_in_lightning, images, temperature_twice),
+            partial(pairs_in_lightning, images, temperature_twice),
         )
         yield fault("classes in order", lightning, "labels all equal", partial(unshuffled_classes, images))
         yield fault("bf16 at temperature 0.005", "plain", "low precision", partial(autocast_run, images, 0.005))
@@ -210,18 +212,3 @@ def further_faults(data: Path | None) -> Iterator[Fault]:
             "row number in both texts", sentences, "too easy",
             partial(fit_sentences, [(f"{i} {a}", f"{i} {b}") for i, (a, b) in enumerate(pairs)]),
         )  # fmt: skip
-
-
-def _pairs_in_lightning(data: Images, function: Callable[..., Tensor], steps: int, *, seed: int = 0) -> Doctor:
-    torch.manual_seed(seed)
-    encoder = data.encoder
-    loader = DataLoader(data.images, batch_size=128, shuffle=True, drop_last=True)  # type: ignore[arg-type]
-
-    def inputs(x: Tensor) -> tuple[Tensor, Tensor]:
-        return encoder(data.augment(x)), encoder(data.augment(x))
-
-    return fit(encoder, Function(function), inputs, loader, steps)
-
-
-def further_healthy_runs(data: Path | None) -> Iterator[Healthy]:
-    yield from ()
