@@ -3,6 +3,7 @@
 python benchmarks/doctor_faults.py                          # digits only
 python benchmarks/doctor_faults.py --data DATA              # and what DATA has of the four below
 python benchmarks/doctor_faults.py --healthy --out FILE     # healthy runs only: how far the limits are from them
+python benchmarks/doctor_faults.py --data DATA --half 2     # what was written after the doctor was finished
 
 DATA may have cifar10.npz (train_images, train_labels), tiny_imagenet/train/CLASS/*.JPEG, flickr8k/ (captions.tsv, images/) and
 sts.tsv (dataset, subset, split, score, sentence 1, sentence 2). A run is 400 steps on the CPU. The exit code is 1 if a fault is
@@ -26,8 +27,8 @@ import tyro
 from doctor_data import BagOfWords, Images, batches, cifar10, digits, flickr8k, sts, tiny_imagenet
 from doctor_further import further_faults
 from doctor_further_healthy import further_healthy_runs
-from doctor_hosts import Fault, Function, Result, fit, fit_sentences
-from doctor_loops import EVERY, healthy_runs
+from doctor_hosts import Function, fit, fit_sentences
+from doctor_loops import EVERY, Fault, Result, healthy_runs
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
@@ -262,6 +263,7 @@ class DoctorFaults:
         if self.lines is not None:
             kind = "fault" if "expected" in row else "healthy run"
             line = {"kind": kind, "steps": self.steps, **{k: v for k, v in row.items() if k != "looks"}}
+            line |= {"machine": environment(torch.device("cpu"))}
             with open(self.lines, "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 

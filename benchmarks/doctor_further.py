@@ -12,9 +12,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from doctor_data import BagOfWords, Images, batches, cifar10, digits, flickr8k, sts, tiny_imagenet
-from doctor_hosts import Fault, Function, Result, fit, fit_sentences
-from doctor_loops import EVERY, autocast_run, captions_run
+from doctor_hosts import Function, fit, fit_sentences, shuffled
+from doctor_loops import EVERY, Fault, Result, autocast_run, captions_run
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import start_processes
 from torch.nn.functional import cross_entropy, normalize
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -71,7 +72,7 @@ def pairs_in_lightning(data: Images, function: Callable[..., Tensor], steps: int
     """Train on two views of images with Lightning."""
     torch.manual_seed(0)
     encoder = data.encoder
-    loader = DataLoader(data.images, batch_size=128, shuffle=True, drop_last=True)  # type: ignore[arg-type]
+    loader = shuffled(data.images)
 
     def inputs(x: Tensor) -> tuple[Tensor, Tensor]:
         return encoder(data.augment(x)), encoder(data.augment(x))
@@ -98,7 +99,7 @@ def labels_of_other_images(data: Images, steps: int) -> Doctor:
     """Train SupCon with images and labels from two loaders that shuffle on their own."""
     torch.manual_seed(0)
     encoder, loss = data.encoder, Loss(CATALOGUE["supcon"])
-    loaders = [DataLoader(x, batch_size=128, shuffle=True, drop_last=True) for x in (data.images, data.labels)]  # type: ignore[arg-type]
+    loaders = [shuffled(data.images), shuffled(data.labels)]
 
     def inputs(batch: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         x, labels = batch
@@ -115,7 +116,7 @@ def repeated_by_collate(data: Images, steps: int) -> Doctor:
     def collate(rows: list[Tensor]) -> Tensor:
         return torch.stack(rows).repeat(2, 1, 1, 1)
 
-    loader = DataLoader(data.images, batch_size=64, shuffle=True, drop_last=True, collate_fn=collate)  # type: ignore[arg-type]
+    loader = shuffled(data.images, 64, collate_fn=collate)
 
     def inputs(x: Tensor) -> tuple[Tensor, Tensor]:
         return encoder(data.augment(x)), encoder(data.augment(x))
@@ -147,7 +148,7 @@ class Processes:
 
     def __call__(self, steps: int) -> Result:
         with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(self.work, args=(folder, steps), nprocs=PROCESSES)  # type: ignore[no-untyped-call]
+            start_processes(self.work, args=(folder, steps), nprocs=PROCESSES, start_method="spawn")
             result: Result = pickle.loads((Path(folder) / "result").read_bytes())
         return result
 

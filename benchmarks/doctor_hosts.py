@@ -1,10 +1,9 @@
-"""Loops of Lightning and sentence-transformers with the callback of the doctor, and the record of a planted fault."""
+"""Loops of Lightning and sentence-transformers with the callback of the doctor."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,28 +12,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from contrapose import Doctor
-from contrapose.doctor.finding import Finding
-from contrapose.doctor.look import Look
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a doctor of another process has found."""
-
-    findings: list[Finding]
-    left_out: dict[str, str]
-    looks: list[Look]
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A planted fault: what was done to the loop, and the finding that names it."""
-
-    name: str
-    loop: str  # plain, Lightning or sentence-transformers
-    expected: str
-    run: Callable[[int], Doctor | Result]  # maps a number of steps to what was found in training
-    half: int = 1  # 2 if it was written after the doctor was finished
 
 
 class Function(nn.Module):
@@ -46,6 +23,11 @@ class Function(nn.Module):
 
     def forward(self, *arguments: Tensor) -> Tensor:
         return self.function(*arguments)
+
+
+def shuffled(rows: Any, size: int = 128, **settings: Any) -> DataLoader[Any]:
+    """Return a loader of the rows of a tensor in random order."""
+    return DataLoader(rows, batch_size=size, shuffle=True, drop_last=True, **settings)
 
 
 def fit(

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from contrapose import CATALOGUE, Doctor, Loss, MovingAverage, byol, clip, learned, simsiam, views
+from contrapose.doctor.finding import Finding
+from contrapose.doctor.look import Look
 
 EVERY = 25
 # Methods whose criterion takes more than two embeddings, or none: only their embeddings are checked.
@@ -21,11 +23,31 @@ EMBEDDINGS_ONLY = {"swav", "dino", "tau", "byol", "simsiam"}
 
 
 @dataclass(frozen=True)
+class Result:
+    """What a doctor of another process has found."""
+
+    findings: list[Finding]
+    left_out: dict[str, str]
+    looks: list[Look]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A planted fault: what was done to the loop, and the finding that names it."""
+
+    name: str
+    loop: str  # plain, Lightning or sentence-transformers
+    expected: str
+    run: Callable[[int], Doctor | Result]  # maps a number of steps to what was found in training
+    half: int = 1  # 2 if it was written after the doctor was finished
+
+
+@dataclass(frozen=True)
 class Healthy:
     """A healthy run."""
 
     name: str
-    run: Callable[[int], Doctor]  # maps a number of steps to the doctor after training
+    run: Callable[[int], Doctor | Result]  # maps a number of steps to what was found in training
 
 
 def criterion_of(method: str, samples: int) -> nn.Module:
