@@ -3,6 +3,7 @@
 python benchmarks/doctor_faults.py                          # digits only
 python benchmarks/doctor_faults.py --data DATA              # and what DATA has of the four below
 python benchmarks/doctor_faults.py --healthy --out FILE     # healthy runs only: how far the limits are from them
+python benchmarks/doctor_faults.py --data DATA --half 2     # what was written after the doctor was finished
 
 DATA may have cifar10.npz (train_images, train_labels), tiny_imagenet/train/CLASS/*.JPEG, flickr8k/ (captions.tsv, images/) and
 sts.tsv (dataset, subset, split, score, sentence 1, sentence 2). A run is 400 steps on the CPU. The exit code is 1 if a fault is
@@ -11,8 +12,8 @@ not named, or a healthy run has a finding.
 
 from __future__ import annotations
 
+import json
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,24 +25,17 @@ from typing import Any
 import torch
 import tyro
 from doctor_data import BagOfWords, Images, batches, cifar10, digits, flickr8k, sts, tiny_imagenet
-from doctor_loops import EVERY, healthy_runs
-from torch import Tensor, nn
+from doctor_further import further_faults
+from doctor_further_healthy import further_healthy_runs
+from doctor_hosts import Function, fit, fit_sentences
+from doctor_loops import EVERY, Fault, Result, healthy_runs
+from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 from contrapose import Doctor, Loss, clip, learned, nt_xent
 from contrapose.lab.training.records.files import environment, write_json_atomically
 
 MakeLoss = Callable[..., Tensor]
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A planted fault: what was done to the loop, and the finding that names it."""
-
-    name: str
-    loop: str  # plain, Lightning or sentence-transformers
-    expected: str
-    run: Callable[[int], Doctor]
 
 
 @dataclass(frozen=True)
@@ -118,17 +112,6 @@ def locked_text_tower(data: Path, steps: int) -> Doctor:
     return doctor
 
 
-class _Criterion(nn.Module):
-    """A function as a criterion of a LightningModule."""
-
-    def __init__(self, function: MakeLoss) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
-        return self.function(z1, z2)
-
-
 def lightning_run(
     data: Images,
     function: MakeLoss,
@@ -137,36 +120,18 @@ def lightning_run(
     after: Callable[[Tensor], Tensor] = lambda z: z,
     is_sorted: bool = False,
 ) -> Doctor:
-    """Train with Lightning and the doctor's callback."""
-    import pytorch_lightning as lightning
-
-    from contrapose.integrations.lightning import DoctorCallback
-
-    class Module(lightning.LightningModule):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder, self.criterion = data.encoder, _Criterion(function)
-
-        def training_step(self, batch: list[Tensor], number: int) -> Tensor:
-            (x,) = batch
-            value: Tensor = self.criterion(*(after(self.encoder(data.augment(x))) for _ in range(2)))
-            return value
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.Adam(self.encoder.parameters(), lr=1e-3)
-
+    """Train on two views of images with Lightning."""
     torch.manual_seed(0)
+    encoder = data.encoder
     images = data.images[data.labels.argsort()] if is_sorted else data.images
     dataset = torch.utils.data.TensorDataset(images)
     loader = torch.utils.data.DataLoader(dataset, batch_size=128, shuffle=not is_sorted, drop_last=True)
-    callback = DoctorCallback(every=EVERY, log=None)
-    trainer = lightning.Trainer(
-        max_steps=steps, callbacks=[callback], accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(Module(), loader)
-    assert callback.doctor is not None
-    return callback.doctor
+
+    def inputs(batch: list[Tensor]) -> tuple[Tensor, Tensor]:
+        (x,) = batch
+        return after(encoder(data.augment(x))), after(encoder(data.augment(x)))
+
+    return fit(encoder, Function(function), inputs, loader, steps)
 
 
 def without_stop_gradient(z1: Tensor, z2: Tensor) -> Tensor:
@@ -174,42 +139,9 @@ def without_stop_gradient(z1: Tensor, z2: Tensor) -> Tensor:
     return -cosine_similarity(z1, z2).mean()
 
 
-def sentences_run(data: Path, steps: int, *, repeated: bool = False, **settings: Any) -> Doctor:
-    """Train with sentence-transformers and the doctor's callback."""
-    from datasets import Dataset
-    from sentence_transformers import (
-        SentenceTransformer,
-        SentenceTransformerTrainer,
-        SentenceTransformerTrainingArguments,
-    )
-    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    from contrapose.integrations.trainer import DoctorCallback
-
-    torch.manual_seed(0)
-    pairs = sts(data).pairs
-    if repeated:  # the first 64 pairs, again and again
-        pairs = pairs[:64] * 40
-    words = {
-        word: i + 1 for i, word in enumerate(sorted({w for pair in sts(data).pairs for t in pair for w in t.split()}))
-    }
-    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, **words}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=64)], device="cpu")
-    loss = MultipleNegativesRankingLoss(model, **settings)
-    callback = DoctorCallback(loss, every=EVERY, log=None)
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = SentenceTransformerTrainingArguments(
-            output_dir=folder, max_steps=steps, per_device_train_batch_size=128, learning_rate=1e-2, save_strategy="no",
-            report_to="none", disable_tqdm=True, use_cpu=True, logging_strategy="no",
-        )  # fmt: skip
-        dataset = Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [b for _, b in pairs]})
-        SentenceTransformerTrainer(
-            model=model, args=arguments, train_dataset=dataset, loss=loss, callbacks=[callback]
-        ).train()
-    return callback.doctor
+def repeated_pairs(data: Path, steps: int) -> Doctor:
+    """Train on the first 64 pairs, again and again."""
+    return fit_sentences(sts(data).pairs[:64] * 40, steps)
 
 
 def faults(data: Path | None) -> Iterator[Fault]:
@@ -252,14 +184,17 @@ def faults(data: Path | None) -> Iterator[Fault]:
         yield Fault("text tower not optimised", "plain", "frozen part", partial(locked_text_tower, data))
     if (data / "sts.tsv").is_file():
         loop = "sentence-transformers"
-        yield Fault("temperature as scale", loop, "temperature too high", partial(sentences_run, data, scale=0.05))
-        yield Fault("pairs repeated", loop, "duplicates", partial(sentences_run, data, repeated=True))
+        yield Fault(
+            "temperature as scale", loop, "temperature too high", partial(fit_sentences, sts(data).pairs, scale=0.05)
+        )
+        yield Fault("pairs repeated", loop, "duplicates", partial(repeated_pairs, data))
 
 
-def record(name: str, doctor: Doctor, seconds: float) -> dict[str, Any]:
+def record(name: str, half: int, doctor: Doctor | Result, seconds: float) -> dict[str, Any]:
     """Return what the results file keeps of a run."""
     return {
         "name": name,
+        "half": half,
         "seconds": round(seconds, 1),
         "findings": [finding.as_json() for finding in doctor.findings],
         "left_out": doctor.left_out,
@@ -277,45 +212,66 @@ class DoctorFaults:
     """Steps of each run."""
     healthy: bool = False
     """Only the healthy runs."""
+    half: int | None = None
+    """Only the first half, or the second, which was written after the doctor was finished."""
     only: tuple[str, ...] = ()
     """Only runs whose name contains one of these."""
     out: Path | None = None
     """Write findings and numbers to this JSON file."""
+    lines: Path | None = None
+    """Append a line of JSON per run to this file, without the numbers of each look."""
 
     def __call__(self) -> int:
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")  # of the host libraries
         results: dict[str, list[dict[str, Any]]] = {"faults": [], "healthy": []}
-        named = alarms = 0
-        for fault in [] if self.healthy else [*faults(self.data)]:
-            if self._is_chosen(fault.name):
-                doctor, seconds = self._run(fault.run)
-                found = [finding.name for finding in doctor.findings]
-                named += fault.expected in found
-                row = {"loop": fault.loop, "expected": fault.expected, "named": fault.expected in found}
-                results["faults"].append(record(fault.name, doctor, seconds) | row)
-                mark = "named " if fault.expected in found else "MISSED"
-                print(f"{mark} {fault.name:26} {fault.loop:22} {', '.join(found) or 'nothing'}", flush=True)
-        for run in healthy_runs(self.data):
-            if self._is_chosen(run.name):
-                doctor, seconds = self._run(run.run)
-                found = [f"{finding.name} ({finding.severity})" for finding in doctor.findings]
-                alarms += bool(found)
-                results["healthy"].append(record(run.name, doctor, seconds))
-                print(f"{'ALARM ' if found else 'quiet '} {run.name:49} {', '.join(found)}", flush=True)
-        counts = f"{named} of {len(results['faults'])} faults named, "
-        counts += f"{alarms} of {len(results['healthy'])} healthy runs with findings"
+        for fault in [] if self.healthy else [*faults(self.data), *further_faults(self.data)]:
+            if self._is_chosen(fault.name, fault.half):
+                row = self._run(fault.name, fault.half, fault.run)
+                found = [finding["name"] for finding in row["findings"]]
+                row |= {"loop": fault.loop, "expected": fault.expected, "named": fault.expected in found}
+                self._keep(results["faults"], row)
+                mark = "named " if row["named"] else "MISSED"
+                print(
+                    f"{mark} {fault.half} {fault.name:26} {fault.loop:22} {', '.join(found) or 'nothing'}", flush=True
+                )
+        halves = ((1, healthy_runs(self.data)), (2, further_healthy_runs(self.data)))
+        for half, run in ((half, run) for half, runs in halves for run in runs):
+            if self._is_chosen(run.name, half):
+                row = self._run(run.name, half, run.run)
+                found = [f"{finding['name']} ({finding['severity']})" for finding in row["findings"]]
+                self._keep(results["healthy"], row)
+                print(f"{'ALARM ' if found else 'quiet '} {half} {run.name:49} {', '.join(found)}", flush=True)
+        counts = "; ".join(_counts(results, half) for half in (1, 2))
         print(counts)
         if self.out is not None:
             write_json_atomically(self.out, {"counts": counts, "machine": environment(torch.device("cpu")), **results})
-        return int(named < len(results["faults"]) or alarms > 0)
+        return int(
+            any(not row["named"] for row in results["faults"]) or any(row["findings"] for row in results["healthy"])
+        )
 
-    def _is_chosen(self, name: str) -> bool:
-        return not self.only or any(part in name for part in self.only)
+    def _is_chosen(self, name: str, half: int) -> bool:
+        return self.half in (None, half) and (not self.only or any(part in name for part in self.only))
 
-    def _run(self, run: Callable[[int], Doctor]) -> tuple[Doctor, float]:
+    def _run(self, name: str, half: int, run: Callable[[int], Doctor | Result]) -> dict[str, Any]:
         start = time.perf_counter()
-        return run(self.steps), time.perf_counter() - start
+        doctor = run(self.steps)
+        return record(name, half, doctor, time.perf_counter() - start)
+
+    def _keep(self, rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
+        rows.append(row)
+        if self.lines is not None:
+            kind = "fault" if "expected" in row else "healthy run"
+            line = {"kind": kind, "steps": self.steps, **{k: v for k, v in row.items() if k != "looks"}}
+            line |= {"machine": environment(torch.device("cpu"))}
+            with open(self.lines, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def _counts(results: dict[str, list[dict[str, Any]]], half: int) -> str:
+    faults, healthy = ([row for row in results[kind] if row["half"] == half] for kind in ("faults", "healthy"))
+    named, alarms = sum(row["named"] for row in faults), sum(bool(row["findings"]) for row in healthy)
+    return f"half {half}: {named} of {len(faults)} faults named, {alarms} of {len(healthy)} healthy runs with findings"
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from doctor_data import BagOfWords, Images, batches, cifar10, digits, flickr8k, sts, tiny_imagenet
+from doctor_data import BagOfWords, Captions, Images, batches, cifar10, digits, flickr8k, sts, tiny_imagenet
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from contrapose import CATALOGUE, Doctor, Loss, MovingAverage, byol, clip, learned, simsiam, views
+from contrapose.doctor.finding import Finding
+from contrapose.doctor.look import Look
 
 EVERY = 25
 # Methods whose criterion takes more than two embeddings, or none: only their embeddings are checked.
@@ -21,11 +23,31 @@ EMBEDDINGS_ONLY = {"swav", "dino", "tau", "byol", "simsiam"}
 
 
 @dataclass(frozen=True)
+class Result:
+    """What a doctor of another process has found."""
+
+    findings: list[Finding]
+    left_out: dict[str, str]
+    looks: list[Look]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A planted fault: what was done to the loop, and the finding that names it."""
+
+    name: str
+    loop: str  # plain, Lightning or sentence-transformers
+    expected: str
+    run: Callable[[int], Doctor | Result]  # maps a number of steps to what was found in training
+    half: int = 1  # 2 if it was written after the doctor was finished
+
+
+@dataclass(frozen=True)
 class Healthy:
     """A healthy run."""
 
     name: str
-    run: Callable[[int], Doctor]  # maps a number of steps to the doctor after training
+    run: Callable[[int], Doctor | Result]  # maps a number of steps to what was found in training
 
 
 def criterion_of(method: str, samples: int) -> nn.Module:
@@ -115,10 +137,9 @@ def sentences_run(data: Path, method: str, steps: int) -> Doctor:
     return doctor
 
 
-def captions_run(data: Path, objective: str, steps: int) -> Doctor:
+def captions_run(captions: Captions, objective: str, steps: int) -> Doctor:
     """Train an image tower and a text tower on photographs and captions."""
     torch.manual_seed(0)
-    captions = flickr8k(data)
     towers = {"image": Images("", captions.images, captions.images, partial(torch.add, other=0)).encoder}
     towers["text"] = BagOfWords.of(captions.texts)  # type: ignore[assignment]
     loss = {
@@ -160,4 +181,4 @@ def healthy_runs(data: Path | None) -> Iterator[Healthy]:
             yield Healthy(f"STS {method}", partial(sentences_run, data, method))
     for objective in ("clip", "siglip", "fastclip"):
         if (data / "flickr8k").is_dir():
-            yield Healthy(f"Flickr8k {objective}", partial(captions_run, data, objective))
+            yield Healthy(f"Flickr8k {objective}", partial(captions_run, flickr8k(data), objective))

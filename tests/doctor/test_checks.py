@@ -261,6 +261,18 @@ def test_scales(start: float, low: float) -> None:
     assert doctor.findings == []
 
 
+@pytest.mark.parametrize(("scale", "is_found"), [(20, False), (100, True), (300, True)])
+def test_a_logit_scale_that_nobody_clamps(scale: float, is_found: bool) -> None:
+    """As open_clip passes it, a bound of 100 is passed if the loop does not clamp."""
+
+    def loss(z1: Tensor, z2: Tensor, logit_scale: Tensor) -> Tensor:
+        return cross_entropy(logit_scale * normalize(z1) @ normalize(z2).T, torch.arange(len(z1)))
+
+    growing = (torch.tensor(scale + 0.1 * i, requires_grad=True) for i in range(80))
+    found = names(loss, changed(lambda a, b: (a, b, next(growing))), looks=80)
+    assert ("scale at its bound" in found) == is_found
+
+
 @pytest.mark.parametrize("check", [*CHECKS, *CHECKS_OF_DATA], ids=lambda check: check.__name__)
 def test_a_look_without_numbers_has_no_finding(check: Callable[[list[Look]], Finding | None]) -> None:
     """As with a criterion that cannot be asked, at any step."""

@@ -203,17 +203,18 @@ def all_frozen(looks: Looks) -> Finding | None:
 
 
 def scale_at_bound(looks: Looks) -> Finding | None:
-    """A learned temperature that has reached its bound."""
+    """A learned temperature that has reached its bound, or passed it."""
     last = recent(looks, 2)
     for name, value in ((last[-1].scales or {}) if last else {}).items():
         low, high = (last[-1].bounds or {}).get(name, (None, None))
-        for bound in (low, high):
+        for bound, sign in ((low, -1), (high, 1)):
             values = [(look.scales or {}).get(name) for look in last]
-            if bound is not None and all(v is not None and abs(v - bound) <= 1e-4 * abs(bound) for v in values):
+            # A loop that does not clamp the scale lets it pass the bound.
+            if bound is not None and all(v is not None and sign * (v - bound) >= -1e-4 * abs(bound) for v in values):
                 return Finding(
                     name="scale at its bound",
                     severity="warning",
-                    seen=f"{name} is {value:.4g}, its bound",
+                    seen=f"{name} is {value:.4g}, and its bound {bound:.4g}",
                     means="The loss wants a temperature beyond its bound, and the number is no longer learned. CLIP's "
                     "scale reaches 100 if pairs are easy, or if the scale's learning rate is high.",
                     do="Exclude the scale from weight decay and lower its learning rate; start from a lower scale (1 / 0.07); "
