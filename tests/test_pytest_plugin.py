@@ -153,6 +153,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.thorough
 def test_wrong_options_are_refused(folder: Path) -> None:
     """In one process, because each would import torch again."""
     runs = f"import pytest, shlex\nprint([int(pytest.main(shlex.split(line))) for line in {list(REFUSED)}])"

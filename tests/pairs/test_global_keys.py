@@ -10,7 +10,7 @@ from contrapose.embeddings import Embeddings, with_queue, within_batch
 from contrapose.losses import nt_xent
 from contrapose.pairs import Pairs, queue, views
 from contrapose.pairs.negatives import STORED, other_views, same_view
-from contrapose.pairs.pairs import repeated_positives
+from contrapose.pairs.positives import repeated_positives
 from contrapose.reduce import Count
 
 VIEWS, SAMPLES, WIDTH = 5, 3, 4

@@ -227,6 +227,7 @@ def repeat(rank: int, world: int, out: str) -> None:
         torch.save(everywhere, out)
 
 
+@pytest.mark.thorough
 def test_the_same_bits_in_every_call(tmp_path: Path) -> None:
     run_in_process_group(repeat, 3, tmp_path / "same")
     assert torch.load(tmp_path / "same", weights_only=True) == [True] * 3

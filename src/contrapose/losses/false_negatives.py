@@ -10,7 +10,7 @@ from contrapose.losses.objective import objective
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.false_negatives import find_false_negatives
 from contrapose.pairs.negatives import Negatives, steps
-from contrapose.pairs.pairs import repeated_positives
+from contrapose.pairs.positives import repeated_positives
 from contrapose.reduce import LogSumExp
 from contrapose.temperature import Temperature, temperature_logit
 from contrapose.validate import check_choice, check_count, check_number

@@ -11,7 +11,7 @@ from contrapose.losses.finish import finish, log_sum_exp
 from contrapose.losses.objective import Settings, objective
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Negatives, may_leave_none
-from contrapose.pairs.pairs import repeated_positives
+from contrapose.pairs.positives import repeated_positives
 from contrapose.pairs.targets import Targets, given_targets, matching_targets
 from contrapose.reduce import Differences, LogSumExp, SoftSums
 from contrapose.temperature import Temperature, temperature_logit

@@ -13,7 +13,7 @@ from contrapose.losses.objective import Settings, objective
 from contrapose.pairs import AnyPairs, Pairs
 from contrapose.pairs.labels import UNLABELLED, Labels, match_labels
 from contrapose.pairs.negatives import Negatives, steps
-from contrapose.pairs.pairs import repeated_positives
+from contrapose.pairs.positives import repeated_positives
 from contrapose.reduce import Logit, LogSumExp, Scale, Sum, group_sums
 from contrapose.temperature import Temperature, temperature_logit
 from contrapose.validate import check_choice, values_may_be_read

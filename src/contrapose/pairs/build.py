@@ -9,7 +9,8 @@ from torch import Tensor
 
 from contrapose.pairs.ids import sample_ids, stored_ids, views_by_count, views_in_order
 from contrapose.pairs.negatives import STORED
-from contrapose.pairs.pairs import Pairs, keys_of_others, other_views_of
+from contrapose.pairs.pairs import Pairs
+from contrapose.pairs.positives import keys_of_others, other_views_of
 from contrapose.pairs.similarity import comparable_rows
 from contrapose.reduce import KernelInputs
 from contrapose.reduce.hardware import is_half

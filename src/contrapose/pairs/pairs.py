@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 
-import torch
 from torch import Tensor
 
 from contrapose.distributed import (
@@ -33,6 +32,7 @@ from contrapose.pairs.negatives import (
     narrow,
     other_views,
 )
+from contrapose.pairs.positives import other_views_of
 from contrapose.pairs.similarities import Similarities
 from contrapose.reduce import (
     ALL,
@@ -303,35 +303,6 @@ class Pairs(Layout):
                     )
 
 
-def other_views_of(z: Tensor) -> Tensor:
-    """Map (V, m, d) to (V · m, V - 1, d): for each row, the same sample's rows in the following views, cyclically."""
-    if len(z) == 1:
-        return z.new_empty((z.shape[1], 0, z.shape[2]))
-    return torch.stack([z.roll(-step, 0) for step in range(1, len(z))], dim=2).flatten(0, 1)
-
-
-def keys_of_others(keys: Tensor, views: int) -> Tensor:
-    """Map (W, m, d) to (views · m, k, d): for each row of `views` views, the same sample's keys from the other views.
-
-    With keys of two global crops and more than two views, a local crop has both keys as positives. A global crop has one
-    positive, which is repeated so that all anchors have two. The repetition changes neither a mean over positives nor a
-    softmax-weighted mean; an objective that sums over positives must leave out `repeated_positives`.
-    """
-    others = other_views_of(keys)
-    if len(keys) == views:
-        return others
-    return torch.cat([others.expand(-1, 2, -1), keys.transpose(0, 1).repeat(views - 2, 1, 1)])
-
-
-def repeated_positives(pairs: Layout, device: torch.device) -> Tensor | None:
-    """Return which positives are repetitions, (n, 2) bool; None if there are none."""
-    if not pairs.global_views:
-        return None
-    n = pairs.shape[0]
-    is_global = torch.arange(n, device=device) < n // pairs.view_count * pairs.global_views
-    return is_global[:, None] & (torch.arange(2, device=device) > 0)
-
-
 @dataclass(frozen=True)
 class _Rows:
     """Pairs with a choice of negatives, in the form that `reduce` reads."""
@@ -358,11 +329,11 @@ class _Rows:
 
     @cached_property  # cached: read several times in each step
     def selection(self) -> Selection | None:
-        hardest = self.negatives[0] if len(self.negatives) == 1 else None
-        ceiling = None if hardest is None else hardest.ceiling()
+        choice = self.negatives[0] if len(self.negatives) == 1 else None
+        ceiling = None if choice is None else choice.ceiling()
         # Kernels can select negatives by id, by a ceiling, and by rank of similarities within [-1, 1]. Any other choice needs
         # the block.
-        known = not self.negatives or isinstance(hardest, Hardest) or ceiling is not None
+        known = not self.negatives or isinstance(choice, Hardest) or ceiling is not None
         if not known or self.pairs.similarity != "cosine":
             return None
         if ceiling is not None and not self.may_be_empty:
@@ -370,8 +341,8 @@ class _Rows:
         spans, pool, of = self.spans, self.pool.shape[0], None
         met = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in spans]
         runs = [(rows, slice(*columns.indices(pool)[:2])) for rows, columns in met]
-        if isinstance(hardest, Hardest) and not hardest.keeps_all(max(candidates for _, _, candidates in spans)):
-            of = partial(hardest.kept_count, candidates=min(candidates for _, _, candidates in spans))
+        if isinstance(choice, Hardest) and not choice.keeps_all(max(candidates for _, _, candidates in spans)):
+            of = partial(choice.kept_count, candidates=min(candidates for _, _, candidates in spans))
         return Selection(self.pairs.anchor_id, self.pairs.pool_id, runs, of, self.kernel_inputs.id_period, ceiling)
 
     def candidates(self, rows: slice) -> slice:

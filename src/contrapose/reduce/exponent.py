@@ -55,6 +55,16 @@ class Exponent:
         return self.upper_bound <= MAX_SHIFT
 
     @property
+    def shift(self) -> float:
+        """The constant shift; 0 if there is none."""
+        return self.upper_bound if self.is_bounded else 0.0
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The compile-time arguments that describe φ to a kernel."""
+        return {"CONSTANT_SHIFT": self.is_bounded, "TEMPERATURE": self.temperature, "DETACH": self.detach}
+
+    @property
     def temperature(self) -> Any:
         """The Triton function of the profile; None without a profile."""
         return None if self.profile is None else _function(self.profile.function)

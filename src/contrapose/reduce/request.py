@@ -103,20 +103,12 @@ class KernelRequest:
     @property
     def constants(self) -> dict[str, Any]:
         """Return the compile-time arguments that both kernels share."""
-        phi = self.phi
         return {
-            "CONSTANT_SHIFT": phi.is_bounded,
-            "TEMPERATURE": phi.temperature,
-            "DETACH": phi.detach,
+            **self.phi.constants,
             "SECOND": self.sums,
             "HARDEST_ONLY": self.hardest is not None,
             "CEILING": 0 if self.selection.ceiling is None else 1 if self.guide is None else 2,
         }
-
-    @property
-    def shift(self) -> float:
-        """Return the constant shift; 0 if there is none."""
-        return self.phi.upper_bound if self.phi.is_bounded else 0.0
 
     @property
     def shift2(self) -> float:
@@ -126,7 +118,7 @@ class KernelRequest:
     @property
     def numbers(self) -> tuple[float, ...]:
         """Return the kernels' scalar arguments, with exponents in base 2."""
-        phi, times, shifts = self.phi, (self.phi.times, self.times2), (self.shift, self.shift2)
+        phi, times, shifts = self.phi, (self.phi.times, self.times2), (self.phi.shift, self.shift2)
         return (
             *(LOG2E * x for x in times),
             *phi.numbers,

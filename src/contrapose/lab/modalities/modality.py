@@ -378,10 +378,7 @@ class Modality(ABC, Generic[V]):
     """Whether `export` writes an encoder as a folder instead of a file of weights."""
 
     def export(self, folder: Path, encoder: Encoder, views: V, *, last: Dense | None = None) -> str:
-        """Write a folder that other libraries can load; return instructions for the user on how to load it.
-
-        `last` is a layer after the encoder, whose output is normalised.
-        """
+        """Write a folder that other libraries can load, with `last` after the encoder; return how a user loads it."""
         raise ValueError(f"encoders of {self.noun} are not exported as folders")
 
     def describe_input(self, views: V) -> dict[str, str]:

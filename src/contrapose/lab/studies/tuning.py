@@ -14,7 +14,7 @@ from contrapose.losses.parse import parse, temperature_of, with_negatives, with_
 
 _FACTORS = (0.25, 0.5, 2.0, 4.0)  # of the default temperature
 _HARDEST = "hardest(0.1)"  # each anchor's most similar tenth of the negatives
-# The shares of all epochs in the rounds of trials, and how many candidates go on to the next
+# For each round of trials: its share of the epochs, and how many candidates go on to the next round
 ROUNDS = ((0.25, 3), (0.5, 1))
 _TYPICAL = 0.1  # the middle of the candidates if the default is no number, such as a learned temperature
 
@@ -51,11 +51,11 @@ def candidates(loss: str, objective: str) -> list[str]:
 
 def _temperature(objective: str) -> float | None:
     """Return the temperature of an objective, or its default, if it is a number."""
-    function = parse(objective).func
-    default = signature(function).parameters.get("temperature")
-    if temperature_of(objective) is not None or default is None or "temperature" in parse(objective).keywords:
+    chosen = parse(objective)
+    parameter = signature(chosen.func).parameters.get("temperature")
+    if "temperature" in chosen.keywords or parameter is None or not isinstance(parameter.default, int | float):
         return temperature_of(objective)
-    return float(default.default) if isinstance(default.default, int | float) else None
+    return float(parameter.default)
 
 
 def is_clearly_ahead(study: Study, results: Results, first: str, second: str) -> bool:

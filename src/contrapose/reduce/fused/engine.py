@@ -116,7 +116,7 @@ def _forward(
     if launch.splits == 1:
         return out[0], second[0], None if mean is None else mean[0]
     flags = {"CONSTANT_SHIFT": request.phi.is_bounded, "SECOND": request.sums}
-    total, second = launch.combine(combine_kernel, out, second, LOG2E * request.shift, **flags)
+    total, second = launch.combine(combine_kernel, out, second, LOG2E * request.phi.shift, **flags)
     if mean is not None:
         # An anchor without negatives has total = -inf, and -inf - (-inf) would be NaN.
         weight = torch.exp(out - total.masked_fill(total == -torch.inf, 0.0))

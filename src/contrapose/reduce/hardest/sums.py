@@ -56,7 +56,7 @@ class HardestSums:
         ties = (totals[COUNT] - totals[ABOVE_COUNT]).clamp(min=1)
         tie_weight = ((k - totals[ABOVE_COUNT]) / ties).clamp(0, 1)
         total = torch.lerp(totals[ABOVE], totals[WITH_TIES], tie_weight)
-        largest = LOG2E * request.shift if request.phi.is_bounded else totals[LARGEST]
+        largest = LOG2E * request.phi.shift if request.phi.is_bounded else totals[LARGEST]
         lse = (total.log2() + largest) * math.log(2)
         # Zero for an anchor without negatives, as in the kernels; NaN is kept.
         inverse = torch.where(total == 0, 0.0, 1 / total)

@@ -98,7 +98,7 @@ def _merge(parts: Tensor, anchors: slice, results: Sequence[Tensor], request: Ke
     constants = {"CONSTANT_SHIFT": request.phi.is_bounded, "SECOND": request.sums, "FIRST": first}
     launch_kernel(
         merge_kernel, (-(-count // _MERGED_ROWS), 1, 1),
-        (*buffers, *sizes, LOG2E * request.shift, LOG2E * request.shift2),
+        (*buffers, *sizes, LOG2E * request.phi.shift, LOG2E * request.shift2),
         specialisation(buffers, sizes), constants | {"ROWS": _MERGED_ROWS, "STEP": _MERGED_TILES}, near=parts, warps=4, stages=1,
     )  # fmt: skip
 

@@ -44,18 +44,7 @@ class SoftRequest:
     @property
     def constants(self) -> dict[str, Any]:
         """Return the compile-time arguments that both kernels share."""
-        phi = self.phi
-        return {
-            "CONSTANT_SHIFT": phi.is_bounded,
-            "TEMPERATURE": phi.temperature,
-            "DETACH": phi.detach,
-            "SOFTMAX": self.temperature is not None,
-        }
-
-    @property
-    def shift(self) -> float:
-        """Return the constant shift of φ; 0 if there is none."""
-        return self.phi.upper_bound if self.phi.is_bounded else 0.0
+        return {**self.phi.constants, "SOFTMAX": self.temperature is not None}
 
     @property
     def weight_shift(self) -> float:
@@ -66,7 +55,7 @@ class SoftRequest:
     def numbers(self) -> tuple[float, ...]:
         """Return the kernels' scalar arguments, with exponents in base 2."""
         phi, sharpness = self.phi, 1.0 if self.temperature is None else 1.0 / self.temperature
-        shifts = LOG2E * self.shift, LOG2E * sharpness, LOG2E * self.weight_shift
+        shifts = LOG2E * phi.shift, LOG2E * sharpness, LOG2E * self.weight_shift
         return LOG2E * phi.times, *phi.numbers, *shifts
 
     def factors(self) -> Tensor | float:
@@ -114,7 +103,7 @@ def _add(totals: Tensor, parts: Tensor, *, bounded: bool) -> None:
 
 def _results(request: SoftRequest, totals: Tensor, operands: Tensors) -> tuple[Tensors, Tensors]:
     """Turn sums into statistics, and return them with what the backward pass needs."""
-    largest = LOG2E * request.shift if request.phi.is_bounded else totals[LARGEST]
+    largest = LOG2E * request.phi.shift if request.phi.is_bounded else totals[LARGEST]
     lse = (totals[TOTAL].log2() + largest) * math.log(2)
     # Zero for an anchor without negatives; NaN is kept.
     inverse, inverse_weight = (torch.where(totals[k] == 0, 0.0, 1 / totals[k]) for k in (TOTAL, WEIGHT))
