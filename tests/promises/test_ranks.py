@@ -23,7 +23,7 @@ from contrapose.lab.training import Run, Trainer
 
 TIMEOUT = 8  # of the workers and ranks, in seconds
 SETTINGS: dict[str, Any] = {
-    "limit": 128, "batch": 32, "epochs": 8, "knn-every": 8, "knn": 5, "metrics": 0, "warmup": 0.5, "threads": 1,
+    "limit": 128, "batch": 32, "epochs": 16, "knn-every": 16, "knn": 5, "metrics": 0, "warmup": 0.5, "threads": 1,
     "worker-timeout": TIMEOUT,
 }  # fmt: skip
 ARGUMENTS = [text for name, value in SETTINGS.items() for text in (f"--{name}", str(value))]
