@@ -138,11 +138,13 @@ def low_temperature(looks: Looks) -> Finding | None:
         return None
     action = last[-1].action
     assert action is not None
+    # If nearly all derivatives are below the rounding errors, the rest cannot tell the temperature.
+    equal = f"; this is NT-Xent's push at temperature {action.temperature:.3g}" if action.temperature < 0.05 else ""
     return Finding(
         name="temperature too low",
         severity="warning",
         seen=f"of {action.negatives:.0f} negatives, {action.effective_negatives:.1f} carry the push, {action.hardest_share:.0%} "
-        f"of it on the hardest 1 %; this is NT-Xent's push at temperature {action.temperature:.3g}",
+        f"of it on the hardest 1 %{equal}",
         means="Only the nearest rows of an anchor are pushed away. If they are of its class, training separates what belongs "
         "together; the gradient is large and noisy, and embeddings may shrink until all are alike.",
         do="Raise the temperature: 0.05 to 0.5 suits most data (with a scale, scale = 1 / temperature, so 2 to 20). Check "

@@ -65,8 +65,7 @@ def duplicates(looks: Looks) -> Finding | None:
     return Finding(
         name="duplicates",
         severity="warning",
-        seen=f"{look.duplicate_share:.0%} of the rows have another row in the batch with an equal embedding, such as rows "
-        + " and ".join(f"{a}, {b}" for a, b in look.duplicates[:3]),
+        seen=f"{look.duplicate_share:.0%} of the rows have another row in the batch with an equal embedding",
         means="The same input is in the batch more than once, and its copies are negatives of each other: training pushes "
         "apart what is equal.",
         do="Remove copies from the data, or draw batches without them (sentence-transformers: "
@@ -86,7 +85,7 @@ def false_negatives(looks: Looks) -> Finding | None:
         name="false negatives",
         severity="warning",
         seen=f"{look.twin_share:.0%} of the rows have exactly one other row that is as similar as their own positive, far above "
-        "all others, such as rows " + " and ".join(f"{a}, {b}" for a, b in look.twins[:3]),
+        "all others",
         means="These rows probably show the same thing under different numbers, and they are pushed apart as negatives.",
         do="Look at these rows (doctor.see(…, samples=batch) shows them on the page). Remove near-duplicates, pass ids= that "
         "are equal for them, or use a loss that leaves such negatives out (fnc, guided, self_guided).",

@@ -40,6 +40,7 @@ class Doctor:
                 that do not train
     whole       with several processes: the same loss for one process, called with the embeddings of all of them, to compare
                 its gradient with that of `criterion`
+    alone       with several processes: whether only one of them looks, so that processes are not compared
     log         called with each finding when it first appears, such as `print`
 
     >>> import torch
@@ -68,6 +69,7 @@ class Doctor:
         every: int = 50,
         model: nn.Module | Mapping[str, nn.Module] | None = None,
         whole: Callable[..., Tensor] | None = None,
+        alone: bool = False,
         log: Callable[[str], Any] | None = None,
     ) -> None:
         check_number("every", every, least=1)
@@ -75,7 +77,7 @@ class Doctor:
             raise ValueError(
                 f"criterion: expected a module or a function of embeddings, got {type(criterion).__name__}"
             )
-        self.criterion, self.every, self.whole, self.log = criterion, every, whole, log
+        self.criterion, self.every, self.whole, self.alone, self.log = criterion, every, whole, alone, log
         self.parts = parts_of(model)
         # A look copies a criterion's state, but not the network that a criterion of sentence-transformers holds.
         self._shared = tuple(model.values()) if isinstance(model, Mapping) else () if model is None else (model,)
@@ -133,31 +135,51 @@ class Doctor:
         if self._is_looking or not torch.is_grad_enabled() or _is_evaluating(self.criterion) or _is_capturing():
             return
         self.step += 1
-        if self.step not in _FIRST_STEPS and self.step % self.every:
-            return
+        if self.step in _FIRST_STEPS or self.step % self.every == 0:
+            self.look(*arguments, samples=samples, **keywords)
+
+    def look(self, *arguments: Any, samples: Samples | None = None, **keywords: Any) -> list[Finding]:
+        """Look at the arguments of a call of the criterion now; return what was found for the first time.
+
+        arguments   as for `see`
+        samples     as for `see`
+        keywords    as for `see`
+        """
         self._is_looking = True
         try:
             call = read_call(self.criterion or _nothing, arguments, keywords)
-            self._look(call, samples)
+            return self._look(call, samples)
         except NotRead as error:
             self.left_out["all checks"] = str(error)
         except Exception as error:  # a mistake in a check must not end training
             self.left_out["this look"] = f"step {self.step}: {type(error).__name__}: {error}"
         finally:
             self._is_looking = False
+        return []
 
-    def _look(self, call: Call, samples: Samples | None) -> None:
+    def remember(self, looks: Sequence[Look], findings: Sequence[Finding]) -> None:
+        """Continue after earlier looks and findings, such as those of a training that was interrupted.
+
+        looks      all looks so far
+        findings   what was found in them, which is not reported again
+        """
+        self.looks, self._found = list(looks), {finding.name: finding for finding in findings}
+
+    def _look(self, call: Call, samples: Samples | None) -> list[Finding]:
         with undisturbed(call.sides[0].device):
             look = self._measure(call)
         self.looks.append(look)
+        fresh = []
         for check in (*CHECKS, *CHECKS_OF_DATA):
             finding = check(self.looks)
             if finding is not None and finding.name not in self._found:
                 finding = replace(finding, step=look.step)
                 self._found[finding.name] = finding
                 self._keep_samples(finding, samples)
+                fresh.append(finding)
                 if self.log is not None:
                     self.log(str(finding))
+        return fresh
 
     def _measure(self, call: Call) -> Look:
         action, error, reason = self._ask(call)
@@ -209,7 +231,7 @@ class Doctor:
         return copy_of(criterion, self._shared)
 
     def _across_ranks(self, call: Call) -> dict[str, float] | None:
-        if world_size() == 1 or len({len(side) for side in call.sides}) > 1:
+        if self.alone or world_size() == 1 or len({len(side) for side in call.sides}) > 1:
             return None
         found = same_rows(call)
         if self.whole is not None and self.criterion is not None:

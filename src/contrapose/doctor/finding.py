@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import Any, Literal
 
+_SHOWN = 3  # groups of rows in a text
 Severity = Literal["error", "warning", "note"]  # from the worst to the mildest
 
 
@@ -21,11 +22,17 @@ class Finding:
     do: str  # what to type or to check
     step: int = 0  # step of the look that found it
     rows: tuple[tuple[int, ...], ...] = ()  # groups of rows of that batch that the finding is about
+    numbered: str = "row"  # what `rows` numbers: a row of the batch, or a sample of the data set
 
     def __str__(self) -> str:
         head = f"{self.severity}: {self.name} (step {self.step:,})"
-        body = (f"seen: {self.seen}", f"means: {self.means}", f"do: {self.do}")
+        body = (f"seen: {self.seen}{self.examples()}", f"means: {self.means}", f"do: {self.do}")
         return "\n".join([head, *(fill(line, 100, initial_indent="  ", subsequent_indent="    ") for line in body)])
+
+    def examples(self) -> str:
+        """Return a few of the groups, as the end of a sentence."""
+        groups = [" and ".join(map(str, group)) for group in self.rows[:_SHOWN]]
+        return f", such as {self.numbered}s {', '.join(groups)}" if groups else ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields for a JSON file."""

@@ -51,6 +51,7 @@ class Look:
     has_labels: bool = False  # whether positives are rows of the same class
     positive: float | None = None  # mean similarity of positives
     negative: float | None = None  # mean similarity of rows of different samples, between the first two sides
+    negative_spread: float | None = None  # standard deviation of these similarities
     retrieval: float | None = None  # share of anchors whose nearest candidate is a positive
     chance: float | None = None  # that share for random embeddings
     identical: float | None = None  # share of pairs whose two embeddings are equal
@@ -86,6 +87,8 @@ class Look:
             given["action"] = Action(**_numbers(given["action"]))
         for name in ("duplicates", "twins"):
             given[name] = tuple((int(a), int(b)) for a, b in given.get(name, ()))
+        if given.get("towers"):  # compared with those of later looks
+            given["towers"] = {name: tuple(norms) for name, norms in given["towers"].items()}
         return cls(**given)
 
 

@@ -97,13 +97,17 @@ def _retrieval(cross: Tensor, positive: Tensor) -> dict[str, Any]:
     zero = cross.new_zeros(())
     inside = torch.where(positive, cross, zero).sum() / positive.sum().clamp(min=1)
     other = finite & ~positive
-    outside = torch.where(other, cross, zero).sum() / other.sum().clamp(min=1)
-    hit_value, chance_value, mean_positive, mean_negative = torch.stack([hit, chance, inside, outside]).tolist()
+    count = other.sum().clamp(min=1)
+    outside = torch.where(other, cross, zero).sum() / count
+    spread = (torch.where(other, cross - outside, zero).square().sum() / count).sqrt()
+    numbers = torch.stack([hit, chance, inside, outside, spread]).tolist()
+    hit_value, chance_value, mean_positive, mean_negative, negative_spread = numbers
     return {
         "retrieval": hit_value,
         "chance": chance_value,
         "positive": mean_positive,
         "negative": mean_negative,
+        "negative_spread": negative_spread,
         "rows": len(cross),
     }
 

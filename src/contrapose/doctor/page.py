@@ -19,7 +19,8 @@ from contrapose.doctor.look import Action, Look
 
 # One stylesheet for all pages that the program writes; it lies where the laboratory's pages are made.
 _STYLESHEET = Path(__file__).parents[1] / "lab" / "report" / "page.css"
-_MOST_GROUPS = 4  # pairs of samples that are shown under a finding
+SHOWN_GROUPS = 4  # pairs of samples that are shown under a finding
+_PNG = b"\x89PNG\r\n\x1a\n"
 _MARKS = {"error": "does-not-hold", "warning": "undecided", "note": ""}  # classes of the stylesheet
 _GRID = "display:grid;gap:0 1.5rem;grid-template-columns:repeat(auto-fill,minmax(min(20rem,100%),1fr))"
 
@@ -82,7 +83,7 @@ def _list(findings: Sequence[Finding], samples: Mapping[int, Any]) -> str:
     items = [
         f'<li class="{_MARKS[finding.severity]}"><h2>{_text(finding.name)}</h2>'
         f"<p><small>{finding.severity}, first seen at step {finding.step:,}</small></p>"
-        f"<p><b>Seen:</b> {_text(finding.seen)}.</p><p><b>It means:</b> {_text(finding.means)}</p>"
+        f"<p><b>Seen:</b> {_text(finding.seen + finding.examples())}.</p><p><b>It means:</b> {_text(finding.means)}</p>"
         f"<p><b>Do:</b> {_text(finding.do)}</p>{_groups(finding, samples)}</li>"
         for finding in findings
     ]
@@ -90,18 +91,20 @@ def _list(findings: Sequence[Finding], samples: Mapping[int, Any]) -> str:
 
 
 def _groups(finding: Finding, samples: Mapping[int, Any]) -> str:
-    shown = [group for group in finding.rows if all(row in samples for row in group)][:_MOST_GROUPS]
+    shown = [group for group in finding.rows if all(row in samples for row in group)][:SHOWN_GROUPS]
     return "".join(
-        f'<div class="thumbnails">{"".join(_sample(row, samples[row]) for row in group)}</div>' for group in shown
+        f'<div class="thumbnails">{"".join(_sample(f"{finding.numbered} {row}", samples[row]) for row in group)}</div>'
+        for group in shown
     )
 
 
-def _sample(row: int, value: Any) -> str:
-    if isinstance(value, Tensor) and value.ndim in (2, 3):
-        data = base64.b64encode(png(value)).decode()
-        image = f'<img src="data:image/png;base64,{data}" alt="row {row}" style="width:100%;image-rendering:pixelated">'
-        return f"<figure>{image}<figcaption>row {row}</figcaption></figure>"
-    return f"<p>row {row}: <q>{_text(value)}</q></p>"
+def _sample(name: str, value: Any) -> str:
+    file = png(value) if isinstance(value, Tensor) and value.ndim in (2, 3) else value
+    if isinstance(file, bytes):
+        kind, data = "png" if file.startswith(_PNG) else "jpeg", base64.b64encode(file).decode()
+        image = f'<img src="data:image/{kind};base64,{data}" alt="{name}" style="width:100%;image-rendering:pixelated">'
+        return f"<figure>{image}<figcaption>{name}</figcaption></figure>"
+    return f"<p>{name}: <q>{_text(value)}</q></p>"
 
 
 def png(image: Tensor) -> bytes:
@@ -120,7 +123,7 @@ def png(image: Tensor) -> bytes:
 
     colour = 2 if channels == 3 else 0
     header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return _PNG + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
 def _number(value: float | None) -> str | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import torch
 from commands import error_message
 
 from contrapose.lab.cli import main
+from contrapose.lab.studies.tuning import candidates, temperature_at
 
 
 @pytest.mark.thorough
@@ -31,14 +34,17 @@ def test_tune_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     arguments += ["--loss", "nt_xent", "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
     main(arguments)
     output = capsys.readouterr().out
+    assert "the similarities of different samples have a spread of 0." in output
     assert "7 candidates: nt_xent, nt_xent(temperature=0.125), nt_xent(temperature=0.25), " in output
     assert "nt_xent(temperature=cosine(0.25, 1)), nt_xent(negatives=hardest(0.1))" in output
     assert "7 x 1 epochs, 3 x 1, then the best and the default with 2 seeds x 2: at most 18 epochs" in output
     ranked = [line for line in output.splitlines() if line.lstrip().startswith("1 epochs")]
     scores = [float(line.split()[2]) for line in ranked]
-    assert len(scores) == 7 + 3
-    assert scores[:7] == sorted(scores[:7])
-    assert scores[7:] == sorted(scores[7:])
+    count = int(re.findall(r"^(\d) candidates: nt_xent, ", output, re.MULTILINE)[-1])  # with the measured ones
+    assert 7 <= count <= 9
+    assert len(scores) == count + 3
+    assert scores[:count] == sorted(scores[:count])
+    assert scores[count:] == sorted(scores[count:])
     best = ranked[-1].split(maxsplit=3)[3]
     if best == "nt_xent":
         assert "keep it" in output
@@ -70,3 +76,21 @@ def test_what_tune_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     message = error_message(capsys, "tune", str(tmp_path), "--config", str(config))
     assert "config: expected either a run or --config, got both" in message
     assert "does not exist" in error_message(capsys, "tune", str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_a_measured_temperature_has_its_share_of_the_push(share: float) -> None:
+    """The entropy of a softmax over similarities with a normal distribution, drawn instead of integrated."""
+    similarities = 0.1 + 0.07 * torch.randn(200_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weights = (similarities / temperature_at(share, 0.07)).softmax(0)
+    carried = torch.special.entr(weights).sum().exp() / len(weights)
+    assert float(carried) == pytest.approx(share, rel=0.05)
+
+
+def test_measured_temperatures_are_candidates() -> None:
+    plain = candidates("simclr", "nt_xent(temperature=0.5)")
+    measured = candidates("simclr", "nt_xent(temperature=0.5)", spread=0.2)
+    assert [text for text in measured if text not in plain] == ["simclr(temperature=0.17)", "simclr(temperature=0.093)"]
+    # 0.12 and 0.066 are so close to 0.125 that only the second is tried.
+    close = candidates("simclr", "nt_xent(temperature=0.5)", spread=0.1415)
+    assert [text for text in close if text not in plain] == ["simclr(temperature=0.066)"]

@@ -57,7 +57,7 @@ COMMANDS = {
     "doctor": Command(
         "cli.doctor",
         "Doctor",
-        "Check this installation: versions, GPU, which fast paths are on and why others are not, threads, decoders, free disk.",
+        "Show what was found in a run; without a run, check this installation: versions, GPU, fast paths, decoders, free disk.",
     ),
     "explain": Command(
         "cli.explain",

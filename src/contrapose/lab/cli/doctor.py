@@ -1,4 +1,4 @@
-"""`contrapose doctor`: what this installation has, which fast paths are on, and why others are not."""
+"""`contrapose doctor`: what was found in a run; or what this installation has, and which fast paths are on and why."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
 
 from contrapose.lab.devices import DeviceOption
 
@@ -23,13 +26,27 @@ _LITTLE_SHARED = 1  # GiB of shared memory, through which workers pass batches
 
 @dataclass(frozen=True)
 class Doctor(DeviceOption):
-    """Check this installation: versions, GPU, which fast paths are on and why others are not, threads, decoders, free disk.
+    """Show what was found in a run; without a run, check this installation: versions, GPU, fast paths, decoders, free disk.
 
-    To look for what is wrong with a training loop, see docs/doctor.md: contrapose.Doctor.
+    `train` looks at a batch after some epochs, and prints what it finds. `contrapose doctor runs/NAME` prints it again, and
+    writes a page with curves and the samples that a finding names. For a training loop of your own, see docs/doctor.md:
+    contrapose.Doctor.
     """
 
+    run: Positional[Path | None] = None
+    """Directory of a run; without it, the installation is checked."""
+    out: Annotated[Path | None, arg(aliases=["-o"])] = None
+    """Page to write; default: doctor.html in the run's directory."""
+    data_root: Path = Path("data")
+    """Directory of downloaded data sets, for pictures of samples."""
+
     def __call__(self) -> None:
-        """Print one line for each part, and what to do where something is missing."""
+        """Print the findings and write the page; or print a line for each part of the installation."""
+        if self.run is not None:
+            from contrapose.lab.cli.run_findings import show_findings
+
+            show_findings(self.run, self.out, self.data_root)
+            return
         for name, text in (*_versions(), *_device(), *_engines(), *_machine()):
             print(f"{name:14} {text}")
 

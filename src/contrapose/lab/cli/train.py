@@ -22,6 +22,7 @@ from contrapose.lab.settings import Settings
 from contrapose.lab.training import PRESETS, Run, Trainer, resolve
 from contrapose.lab.training.checkpoints.kept import best_epoch
 from contrapose.lab.training.collapse import describe_collapse
+from contrapose.lab.training.findings import findings_in
 from contrapose.lab.training.locks import lock_directory
 from contrapose.lab.training.negatives import describe_negatives
 from contrapose.lab.training.options import make_run
@@ -228,6 +229,9 @@ def _summary(trainer: Trainer, scores: Mapping[str, float], baselines: Baselines
     nothing = describe_no_gain(trainer.model, trainer.split, scores, baselines)
     if nothing:
         yield f"{nothing}; {run.kind.how_to_improve}"
+    found = [finding.name for finding in findings_in(records)]
+    if found:
+        yield f"doctor     {', '.join(found)}; for details: contrapose doctor {folder}"
     collapse = describe_collapse(run, records)
     if collapse:
         yield collapse

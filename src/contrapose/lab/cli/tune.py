@@ -22,9 +22,10 @@ from contrapose.lab.settings import Settings
 from contrapose.lab.studies.collect import collect
 from contrapose.lab.studies.loss_comparison import comparison, page
 from contrapose.lab.studies.scores import score_of
-from contrapose.lab.studies.tuning import ROUNDS, Trial, candidates, choose, is_clearly_ahead
+from contrapose.lab.studies.tuning import ROUNDS, Trial, candidates, choose, is_clearly_ahead, round_length
 from contrapose.lab.training import Run, resolve
 from contrapose.lab.training.build import prepare
+from contrapose.lab.training.findings import looks_in
 from contrapose.lab.training.options import make_run
 from contrapose.lab.training.sources import check_init
 from contrapose.validate import check_directory
@@ -36,9 +37,10 @@ _IN_CONFIG = {"seeds": "int", "jobs": "int", "device": "str"}
 class Tune(ConfigOption):
     """Find a temperature for your data in short trials, and compare the best with the default over three seeds.
 
-    The trials are the loss itself, four other temperatures, a temperature that depends on similarity, and only the hardest tenth
-    of the negatives. All of them are trained for a quarter of the epochs, the best three for half of them, and the best one and
-    the default with all epochs and several seeds. Scores are those of `compare`. Run the same command again to resume.
+    The trials are the loss itself, four other temperatures, two that suit the similarities that the first trial measures, a
+    temperature that depends on similarity, and only the hardest tenth of the negatives. All of them are trained for a quarter
+    of the epochs, the best three for half of them, and the best one and the default with all epochs and several seeds. Scores
+    are those of `compare`. Run the same command again to resume.
     """
 
     common: ClassVar[Mapping[str, str]] = {
@@ -90,13 +92,17 @@ class Tune(ConfigOption):
         check_init(requested, self.runs_dir)
         requested.kind.check_data(requested.data)
         run = resolve(requested, own_device())
-        losses = candidates(run.loss, run.objective)
         split = prepare(run, self.data_root)
         print_notes(split)
-        print(f"{count_of(len(losses), 'candidate')}: {', '.join(losses)}", flush=True)
-        print(_describe_cost(len(losses), run.epochs, seeds), flush=True)
+        losses = candidates(run.loss, run.objective)
+        _print_candidates(losses, run.epochs, seeds)
         if self.dry_run:
             return
+        spread = self._spread(run, losses[0], split, given)
+        if spread is not None:
+            losses = candidates(run.loss, run.objective, spread=spread)
+            print(f"the similarities of different samples have a spread of {spread:.2g} in the first trial")
+            _print_candidates(losses, run.epochs, seeds)
         trials = choose(losses, run.epochs, lambda some, epochs: self._scores(run, some, epochs, split, given))
         print(_table(trials), end="", flush=True)
         self._compare(run, losses[0], trials, split, given, seeds)
@@ -110,6 +116,15 @@ class Tune(ConfigOption):
         results, name = collect(plan, 1, self.runs_dir), score_of(plan.study).name
         cells = [results.cell(row.name, name) for row in plan.study.rows]
         return [cell.mean if cell.values else None for cell in cells]
+
+    def _spread(self, run: Run, default: str, split: Split, given: Settings) -> float | None:
+        """Train the default as in the first round, and return the spread of its negatives' similarities."""
+        epochs = round_length(ROUNDS[0], run.epochs)
+        self._scores(run, [default], epochs, split, given)
+        plan = comparison(replace(run, epochs=epochs), [default], split, given=given)
+        (records,) = next(iter(collect(plan, 1, self.runs_dir).records.values()))  # one loss, one data set, one seed
+        looks = looks_in(records)
+        return looks[-1].negative_spread if looks else None
 
     def _compare(
         self, run: Run, default: str, trials: Sequence[Trial], split: Split, given: Settings, seeds: int
@@ -139,9 +154,14 @@ class Tune(ConfigOption):
             raise SystemExit(exits.FAILED)
 
 
+def _print_candidates(losses: Sequence[str], epochs: int, seeds: int) -> None:
+    print(f"{count_of(len(losses), 'candidate')}: {', '.join(losses)}", flush=True)
+    print(_describe_cost(len(losses), epochs, seeds), flush=True)
+
+
 def _describe_cost(count: int, epochs: int, seeds: int) -> str:
     """Say how many epochs the trials and the comparison take."""
-    lengths = [max(1, round(share * epochs)) for share, _ in ROUNDS]
+    lengths = [round_length(one, epochs) for one in ROUNDS]
     kept = min(ROUNDS[0][1], count)
     return (
         f"{count} x {lengths[0]} epochs, {kept} x {lengths[1]}, then the best and the default with {seeds} seeds x {epochs}: "

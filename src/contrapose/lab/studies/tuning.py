@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -13,6 +14,8 @@ from contrapose.lab.studies.study import Study
 from contrapose.losses.parse import parse, temperature_of, with_negatives, with_temperature
 
 _FACTORS = (0.25, 0.5, 2.0, 4.0)  # of the default temperature
+_CLOSE = 0.15  # two temperatures with a smaller difference of their logarithms are not tried both
+_SHARES = (0.5, 0.1)  # of the negatives that share the push, at temperatures chosen from the similarities
 _HARDEST = "hardest(0.1)"  # each anchor's most similar tenth of the negatives
 # For each round of trials: its share of the epochs, and how many candidates go on to the next round
 ROUNDS = ((0.25, 3), (0.5, 1))
@@ -28,18 +31,22 @@ class Trial:
     score: float | None
 
 
-def candidates(loss: str, objective: str) -> list[str]:
+def candidates(loss: str, objective: str, *, spread: float | None = None) -> list[str]:
     """Return the loss itself, at temperatures around its own, with a temperature of similarity, and with hard negatives.
 
     loss        the loss as text, such as "simclr"
     objective   what it stands for, with all settings, such as "nt_xent(temperature=0.05)"
+    spread      standard deviation of the negatives' similarities on the data, for temperatures that suit them; None if unknown
 
     >>> candidates("simclr", "nt_xent(temperature=0.2)")[:4]
     ['simclr', 'simclr(temperature=0.05)', 'simclr(temperature=0.1)', 'simclr(temperature=0.4)']
     """
     given = _temperature(objective)
     own = given or _TYPICAL
+    tried = [factor * own for factor in (1.0, *_FACTORS)]
     values = [f"{factor * own:.3g}" for factor in _FACTORS]
+    measured = [temperature_at(share, spread) for share in _SHARES if spread]
+    values += [f"{value:.2g}" for value in measured if all(abs(math.log(value / other)) > _CLOSE for other in tried)]
     if given is None:
         values.append(f"{own:g}")
     values.append(f"{0.5 * own:.3g}:{2 * own:.3g}")
@@ -47,6 +54,18 @@ def candidates(loss: str, objective: str) -> list[str]:
     hard = with_negatives(loss, _HARDEST)
     # Objectives may refuse a function of similarity, or a choice of negatives, that their settings name.
     return [text for text in dict.fromkeys([*found, *([] if hard is None else [hard])]) if _is_accepted(text)]
+
+
+def temperature_at(share: float, spread: float) -> float:
+    """Return the temperature at which a share of the negatives carries the push, if their similarities have this spread.
+
+    A negative is pushed in proportion to exp(s/τ). If similarities have a normal distribution, the shares of N negatives have
+    the entropy log N - σ²/2τ²: that of N·exp(-σ²/2τ²) equal ones.
+
+    >>> round(temperature_at(0.5, spread=0.2), 3)
+    0.17
+    """
+    return spread / math.sqrt(2 * math.log(1 / share))
 
 
 def _temperature(objective: str) -> float | None:
@@ -73,6 +92,11 @@ def _is_accepted(loss: str) -> bool:
     return True
 
 
+def round_length(one: tuple[float, int], epochs: int) -> int:
+    """Return the epochs of one of `ROUNDS`, of a run of so many epochs."""
+    return max(1, round(one[0] * epochs))
+
+
 def choose(
     losses: Sequence[str], epochs: int, score: Callable[[Sequence[str], int], Sequence[float | None]]
 ) -> list[Trial]:
@@ -89,8 +113,8 @@ def choose(
     """
     trials: list[Trial] = []
     remaining = list(losses)
-    for share, kept in ROUNDS:
-        length = max(1, round(share * epochs))
+    for one in ROUNDS:
+        length, kept = round_length(one, epochs), one[1]
         round_of = [Trial(loss, length, found) for loss, found in zip(remaining, score(remaining, length), strict=True)]
         measured = [trial for trial in round_of if trial.score is not None]
         # In ascending order, so that the last trial is the best; of equals, the one that comes first in the list.

@@ -27,6 +27,7 @@ from contrapose.lab.training.continuation import claim_directory, continued_run,
 from contrapose.lab.training.defaults import resolve
 from contrapose.lab.training.eager import EagerSteps
 from contrapose.lab.training.epoch_evaluation import EpochEvaluation
+from contrapose.lab.training.findings import RunDoctor
 from contrapose.lab.training.graphed import GraphedSteps, graph_obstacle
 from contrapose.lab.training.heartbeat import rank_failures
 from contrapose.lab.training.model import Model, model_of
@@ -104,6 +105,7 @@ class Trainer:
         self.saved = SavedTraining(self.folder, self.context)
         self.recorder = Recorder(self.folder, self.sinks, self.log)
         self.evaluation = EpochEvaluation(run=self.run, model=self.model, split=self.split, log=self.log)
+        self.doctor = RunDoctor(self.context, self.log)
         # Nothing is written before this point, so that a run with bad settings leaves no directory behind.
         if self.rank == 0 and self.recorded is None:
             claim_directory(self.folder, self.run, environment(self.device) | {"threads": self.threads})
@@ -214,7 +216,10 @@ class Trainer:
             loss, seconds = yield from self._epoch(epoch)
             record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
             record |= {"beside": self.concurrent_runs} if self.concurrent_runs else {}
-            record |= self.context.batch_metrics() if self.rank == 0 else {}
+            if self.rank == 0:
+                record |= self.context.batch_metrics()
+                if self.doctor.is_due(epoch + 1, evaluated=self.evaluation.due(epoch + 1)[0]):
+                    record |= self.doctor.look(self.step)
             self.record = record
             self._keep(epoch + 1)
             # The checkpoint is saved before the evaluation and includes the record, so that after a signal or a kill only the
@@ -299,8 +304,10 @@ class Trainer:
             self.log(message)
         steps = self.recorder.resume(self.run, self.step)
         self.earlier = []
-        for record in read_records(self.folder):
+        records = read_records(self.folder)
+        for record in records:
             self.earlier = records_to_follow(self.earlier, record)
+        self.doctor.resume(records)
         if self.record is not None and self.step not in steps:  # killed between writing the checkpoint and the record
             self._evaluate_and_append(self.record)
 

@@ -58,7 +58,8 @@ def last_evaluation(folder: Path, step: int) -> dict[str, float]:
     records = [record for record in read_records(folder) if record["step"] <= step]
     evaluated = [record for record in records if record.keys() & {"knn_top1", "uniformity", "text_to_image_recall_1"}]
     last = evaluated[-1] if evaluated else {}
-    return {name: value for name, value in last.items() if value is not None and name not in ("seconds", "beside")}
+    numbers = {name: value for name, value in last.items() if isinstance(value, int | float)}
+    return {name: value for name, value in numbers.items() if name not in ("seconds", "beside")}
 
 
 def parse_record(line: str) -> dict[str, Any] | None:

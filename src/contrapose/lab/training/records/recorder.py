@@ -90,5 +90,5 @@ def _show(sink: Sink, record: Mapping[str, Any]) -> None:
     """Show a record in a sink, unless it has the step: a resumed run repeats the steps since its checkpoint."""
     if record["step"] <= sink.last_step:
         return
-    numbers = {name: value for name, value in record.items() if name != "step" and value is not None}
+    numbers = {name: value for name, value in record.items() if name != "step" and isinstance(value, int | float)}
     sink.append(record["step"], numbers)

@@ -1,0 +1,132 @@
+"""What training looks for by itself: the findings in a run's records, and `contrapose doctor RUN`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import error_message, printed_lines
+from framework_cases import FRAMEWORK_CASES
+from run_files import records, weights
+
+from contrapose.embeddings import Embeddings, within_batch
+from contrapose.lab.training import Run, Stopped, Trainer
+from contrapose.lab.training.findings import RunDoctor, findings_in, looks_in
+from contrapose.lab.training.records.files import append, read_records
+from contrapose.lab.training.trainer import Progress
+
+RUN = Run(limit=128, batch=32, epochs=3, knn_every=3, knn=5, metrics=0, threads=1)
+LOW = {"loss": "nt_xent(temperature=0.001)"}
+
+
+def trained(folder: Path, **changes: Any) -> tuple[Trainer, list[str]]:
+    lines: list[str] = []
+    trainer = Trainer(Run(**{**vars(RUN), **changes}), folder, log=lines.append)
+    trainer.train()
+    return trainer, lines
+
+
+def test_a_finding_is_printed_once_and_recorded(tmp_path: Path) -> None:
+    _, lines = trained(tmp_path / "run", **LOW)
+    (line,) = (line for line in lines if line.startswith("warning: temperature too low (step 8)"))
+    assert "higher --temperature" in " ".join(line.split())
+    read = read_records(tmp_path / "run")
+    assert [look.step for look in looks_in(read)] == [4, 8, 12]
+    assert [finding.name for finding in findings_in(read)] == ["temperature too low"]
+    assert [len(record["doctor"]["findings"]) for record in read] == [0, 1, 0]
+
+
+def test_epochs_between_evaluations_are_not_looked_at(tmp_path: Path) -> None:
+    trained(tmp_path / "run", epochs=6, warmup=0.5)
+    assert [record["epoch"] for record in records(tmp_path / "run") if "doctor" in record] == [1, 2, 3, 6]
+
+
+def test_looks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"loss": "isogclr", "encoder": "tiny"}
+    trained(tmp_path / "looked", **changes)
+    monkeypatch.setattr(RunDoctor, "is_due", lambda *arguments, **keywords: False)
+    trained(tmp_path / "not", **changes)
+    assert weights(tmp_path / "looked") == weights(tmp_path / "not")
+    assert not any("doctor" in record for record in records(tmp_path / "not"))
+
+
+def test_a_resumed_run_remembers(tmp_path: Path) -> None:
+    """The second look makes the finding; the first one comes from the records."""
+    trained(tmp_path / "whole", **LOW)
+    run, lines = Run(**{**vars(RUN), **LOW}), list[str]()
+
+    def stop_after_the_first_epoch(progress: Progress) -> None:
+        if progress.step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        Trainer(run, tmp_path / "run", stop_after_the_first_epoch, lines.append).train()
+    assert len(read_records(tmp_path / "run")) == 1
+    for _ in range(2):
+        Trainer(run, tmp_path / "run", log=lines.append).train()
+    assert records(tmp_path / "run") == records(tmp_path / "whole")
+    assert sum(line.startswith("warning: temperature too low") for line in lines) == 1
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", FRAMEWORK_CASES)
+def test_every_framework_is_looked_at(case: str, tmp_path: Path) -> None:
+    trainer, _ = trained(tmp_path / "run", **FRAMEWORK_CASES[case])
+    looks = looks_in(read_records(tmp_path / "run"))
+    assert [look.step for look in looks] == [4, 8, 12]
+    assert not trainer.doctor.doctor.left_out.keys() & {"this look", "all checks"}
+    for look in looks:
+        assert (look.action is not None) != bool(look.not_asked)
+        assert all(side.finite and side.requires_grad for side in look.sides)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_samples_are_named_and_shown(copies: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Embeddings in which rows 0 and 16, 1 and 17, ... of the batch are alike, of samples in another order."""
+    trainer, lines = trained(tmp_path / "run")
+    context, index = trainer.context, torch.arange(63, 31, -1)
+    if copies:  # samples 63 and 127 have one id
+        context.ids = torch.arange(128) % 64
+    alike = torch.randn(16, 64, generator=torch.Generator().manual_seed(0)).repeat(2, 1)
+    z = alike + 0.2 * torch.randn(2, 32, 64, generator=torch.Generator().manual_seed(1))
+    context.latest = Embeddings(z=z, ids=index, compare=within_batch)
+    for step in (16, 20):
+        entry = trainer.doctor.look(step)
+        append(tmp_path / "run", {"epoch": step // 4, "step": step, "loss": 1.0, "seconds": 1.0, **entry})
+    assert trainer.doctor.doctor.looks[-1].action is not None
+    (finding,) = (f for f in findings_in(read_records(tmp_path / "run")) if f.name == "false negatives")
+    assert finding.rows[:2] == ((63, 47), (62, 46))
+    assert "such as samples 63 and 47, 62 and 46" in " ".join(lines[-1].split())
+    assert printed_lines(capsys, "doctor", str(tmp_path / "run"))[-1].startswith("page ")
+    page = (tmp_path / "run" / "doctor.html").read_text()
+    shown = base64.b64encode(
+        trainer.run.kind.previews(trainer.split.train.subset([62]), context.views)[0].image
+    ).decode()
+    assert f'{shown}" alt="sample 62"' in page
+
+
+def test_doctor_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    trained(folder, **LOW)
+    lines = printed_lines(capsys, "doctor", str(folder), "-o", str(tmp_path / "page.html"))
+    assert lines[0] == "12 steps, 3 looks, 1 finding"
+    assert lines[1] == "warning: temperature too low (step 8)"
+    page = (tmp_path / "page.html").read_text()
+    assert "<svg" in page
+    assert "temperature too low" in page
+
+
+def test_what_cannot_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    trained(folder)
+    assert "run.json cannot be read" in error_message(capsys, "doctor", str(tmp_path / "nothing"))
+    lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    earlier = "".join(json.dumps({k: v for k, v in line.items() if k != "doctor"}) + "\n" for line in lines)
+    (folder / "records.jsonl").write_text(earlier)
+    assert "nothing was looked at" in error_message(capsys, "doctor", str(folder))
