@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from contrapose.pairs import Pairs, bank, cross, neighbours, queue, unit, views
+from contrapose.pairs import Pairs, around_ring, bank, cross, neighbours, queue, unit, views
 from contrapose.reduce.unit import matmul
 from contrapose.validate import check_embeddings, check_same_shape
 
@@ -84,12 +84,15 @@ class Embeddings:
     center: Tensor | None = None  # (p,) running mean of the teacher's similarities to its prototypes
     global_views: int = 0  # number of views of full size, which are the first ones; 0: all
     sample_labels: Tensor | None = None  # (N,) labels of all samples in the data set, for supervised objectives
+    in_ring: bool = False  # whether these are this process's own, so that candidates travel between processes
 
     @cached_property
     def pairs(self) -> Pairs:
         """Anchors, positives and negatives; with several processes, each reduces its share of the anchors."""
         # Cached, so that loss, state and penalties share one normalisation and its graph.
-        return self.compare(self).sharded()
+        pairs = self.compare(self)
+        # Objectives read a ring as they read pairs, and what it cannot tell them it names in an error.
+        return cast(Pairs, around_ring(pairs)) if self.in_ring else pairs.sharded()
 
     @cached_property
     def assignments(self) -> Assignments:

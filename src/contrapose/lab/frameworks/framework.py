@@ -10,12 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, State
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.networks.norms import ReplacementBatchNorm, ViewBatchNorm, replace_norms
 from contrapose.lab.networks.tower import Tower
 from contrapose.lab.settings import Rule, Settings, setting
-from contrapose.losses.objective import Traits
+from contrapose.losses.objective import Traits, added_to, provided_to, traits_of
+from contrapose.losses.parse import parse
+from contrapose.pairs import Pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,15 @@ class NormViewsSettings:
     norm_views: str = setting("together", Rule(choices=("together", "each")))
     """Statistics of batch norms in training: together, over all views of a batch; or each view's own, as with one forward pass
     for each view. Frameworks that encode views one by one always have the second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RingSettings:
+    """The setting of frameworks that compare embeddings of the batch alone."""
+
+    ring: bool = False
+    """With several processes: embeddings are not gathered, but travel from one process to the next, so that the memory for them
+    does not grow with the number of processes. The loss is the same, up to rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +138,15 @@ class Framework(State, ABC):
     def compare(self, z: Tensor, index: Tensor) -> Embeddings:
         """Compare this process's embeddings (V, B, d) from `embed`; this is the second half of `forward`."""
         raise NotImplementedError(f"{type(self).__name__} does not support encoding and comparing as separate steps")
+
+    def compared(
+        self, z: Tensor, index: Tensor, compare: Callable[[Embeddings], Pairs], *, ring: bool = False
+    ) -> Embeddings:
+        """Return the projector's outputs (V, B, d) with those of the other processes, to be compared with each other."""
+        if not ring:
+            z, index = gather(z, 1), gather(index)
+        z, score = self.split_score(z)
+        return Embeddings(z=z, score=score, ids=index, compare=compare, in_ring=ring)
 
     def begin_epoch(self, epoch: int, *, step: int, steps: int) -> None:
         """Set scheduled values before `epoch`, whose next step is `step` of the run's `steps` (both counted from 0)."""
@@ -237,3 +258,17 @@ def keys_of_batch(run: Any, views: int) -> int:
 def other_views_of_batch(run: Any, views: int) -> int:
     """Return the number of negatives of an anchor that is compared with all views in the batch."""
     return views * (int(run.contrast_size) - 1)
+
+
+def check_ring(run: Any) -> None:
+    """Raise ValueError for `ring` with a loss that needs more than similarities, which no process of a ring has."""
+    if not run.ring:
+        return
+    chosen = parse(run.loss)
+    traits = [traits_of(function) for function in (chosen.func, *(term.func for _, term in added_to(chosen)))]
+    has_state = any(own.make_state is not None or own.own_state is not None for own in traits)
+    if has_state or any(own.takes != "pairs" for own in traits) or provided_to(chosen):
+        raise ValueError(
+            f"ring: {run.loss} reads the embeddings, labels or states of all processes, which do not travel in a ring; "
+            "leave out --ring, or use a loss of similarities alone, such as simclr or dystress"
+        )

@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, first_to_second, within_batch
 from contrapose.lab.frameworks.framework import (
     Framework,
     FrameworkRow,
     NormViewsSettings,
-    NoSettings,
     Parts,
+    RingSettings,
+    check_ring,
     other_views_of_batch,
 )
 from contrapose.lab.networks.encoder import Encoder
@@ -24,7 +24,7 @@ from contrapose.pairs.similarity import SIMILARITIES
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimCLRSettings(NormViewsSettings):
+class SimCLRSettings(NormViewsSettings, RingSettings):
     """The settings of SimCLR."""
 
     similarity: str = setting("cosine", Rule(choices=SIMILARITIES))
@@ -33,13 +33,23 @@ class SimCLRSettings(NormViewsSettings):
 
 
 class SimCLR(Framework):
-    """SimCLR: one network for all views, with negatives from all processes. `similarity` is one of `SIMILARITIES`."""
+    """SimCLR: one network for all views, with negatives from all processes.
+
+    similarity   one of `SIMILARITIES`
+    ring         whether embeddings travel between processes, instead of being gathered
+    """
 
     def __init__(
-        self, encoder: Encoder, projector: nn.Module, *, similarity: str = "cosine", has_score: bool = False
+        self,
+        encoder: Encoder,
+        projector: nn.Module,
+        *,
+        similarity: str = "cosine",
+        ring: bool = False,
+        has_score: bool = False,
     ) -> None:
         super().__init__(encoder, projector, has_score=has_score)
-        self.similarity = similarity
+        self.similarity, self.ring = similarity, ring
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare all views with each other."""
@@ -47,9 +57,7 @@ class SimCLR(Framework):
 
     def compare(self, z: Tensor, index: Tensor) -> Embeddings:
         """Compare all views (V, B, d) with each other and with the other processes' views."""
-        z, score = self.split_score(gather(z, 1))
-        compare = partial(within_batch, similarity=self.similarity)
-        return Embeddings(z=z, score=score, ids=gather(index), compare=compare)
+        return self.compared(z, index, partial(within_batch, similarity=self.similarity), ring=self.ring)
 
 
 class SimCSE(SimCLR):
@@ -60,15 +68,16 @@ class SimCSE(SimCLR):
         return replace(super().compare(z, index), compare=first_to_second)
 
 
-def _build_simcse(parts: Parts, settings: NoSettings) -> SimCSE:
-    return SimCSE(parts.tower.encoder, parts.tower.projector, has_score=parts.has_score)
+def _build_simcse(parts: Parts, settings: RingSettings) -> SimCSE:
+    return SimCSE(parts.tower.encoder, parts.tower.projector, ring=settings.ring, has_score=parts.has_score)
 
 
-def _check_two_views(run: Any) -> None:
+def _check_simcse(run: Any) -> None:
     """Raise ValueError for more than two views of a sample: they would be negatives of their own sample.
 
     Further columns of texts are allowed, because they are meant as negatives.
     """
+    check_ring(run)
     if run.view_count > 2 and run.views not in ("columns", "auto"):
         raise ValueError(
             f"view_count: simcse compares two views, got {run.view_count}; use --framework simclr for more views of a sample"
@@ -82,7 +91,13 @@ def _second_and_further_views(run: Any, views: int) -> int:
 
 def _build(parts: Parts, settings: SimCLRSettings) -> SimCLR:
     tower = parts.tower
-    return SimCLR(tower.encoder, tower.projector, similarity=settings.similarity, has_score=parts.has_score)
+    return SimCLR(
+        tower.encoder,
+        tower.projector,
+        similarity=settings.similarity,
+        ring=settings.ring,
+        has_score=parts.has_score,
+    )
 
 
 _REDUNDANCY = {"head": "barlow-twins-cifar"}
@@ -94,6 +109,7 @@ ROWS = (
         summary="the batch itself, in any number of views",
         settings=SimCLRSettings,
         build=_build,
+        check=check_ring,
         negatives=other_views_of_batch,
         supports_grad_cache=True,
         offers=("pairs", "embeddings"),
@@ -110,9 +126,10 @@ ROWS = (
     FrameworkRow(
         name="simcse",
         summary="the first view with the second one of all samples (SimCSE)",
+        settings=RingSettings,
         build=_build_simcse,
         negatives=_second_and_further_views,
-        check=_check_two_views,
+        check=_check_simcse,
         supports_grad_cache=True,
     ),
 )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, between_towers
-from contrapose.lab.frameworks.framework import Framework, FrameworkRow, Parts
+from contrapose.lab.frameworks.framework import Framework, FrameworkRow, Parts, RingSettings, check_ring
 from contrapose.lab.modalities import CaptionSettings
 from contrapose.lab.networks.tower import Tower, encoder_of, projector_of
 
@@ -20,14 +20,17 @@ class TwoTowers(Framework):
 
     towers   towers keyed by their kind of input, in the order of the views
     frozen   name of a tower whose encoder keeps its initial weights (LiT); its projector is still trained
+    ring     whether embeddings travel between processes, instead of being gathered
     """
 
     encoder: nn.ModuleDict
     projector: nn.ModuleDict
 
-    def __init__(self, towers: Mapping[str, Tower], *, frozen: str = "", has_score: bool = False) -> None:
+    def __init__(
+        self, towers: Mapping[str, Tower], *, frozen: str = "", ring: bool = False, has_score: bool = False
+    ) -> None:
         super().__init__(encoder_of(towers), projector_of(towers), has_score=has_score)
-        self.frozen = frozen
+        self.frozen, self.ring = frozen, ring
         if frozen:
             self.encoder[frozen].requires_grad_(False)
 
@@ -55,16 +58,21 @@ class TwoTowers(Framework):
 
     def compare(self, z: Tensor, index: Tensor) -> Embeddings:
         """Compare the two towers' embeddings (2, B, d) with each other, including those from other processes."""
-        z, score = self.split_score(gather(z, 1))
-        return Embeddings(z=z, score=score, ids=gather(index), compare=between_towers)
+        return self.compared(z, index, between_towers, ring=self.ring)
 
 
-def _build(parts: Parts, settings: CaptionSettings) -> TwoTowers:
-    return TwoTowers(parts.towers, frozen=settings.frozen_tower, has_score=parts.has_score)
+@dataclass(frozen=True, kw_only=True)
+class TwoTowersSettings(CaptionSettings, RingSettings):
+    """The settings of two towers."""
+
+
+def _build(parts: Parts, settings: TwoTowersSettings) -> TwoTowers:
+    return TwoTowers(parts.towers, frozen=settings.frozen_tower, ring=settings.ring, has_score=parts.has_score)
 
 
 def _check(run: Any) -> None:
     """Raise ValueError unless there is one view per tower, or if the loss needs a certainty for each view."""
+    check_ring(run)
     if run.needs_score:
         raise ValueError(
             f"loss: {run.loss} needs an extra output from one projector, but two_towers has two projectors; choose another loss"
@@ -87,7 +95,7 @@ ROWS = (
     FrameworkRow(
         name="two_towers",
         summary="two encoders, of images and of their captions, in one space (CLIP)",
-        settings=CaptionSettings,
+        settings=TwoTowersSettings,
         build=_build,
         negatives=_other_samples,
         check=_check,

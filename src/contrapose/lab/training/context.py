@@ -116,7 +116,9 @@ class StepContext:
         """
         if self.latest is None or self.criterion.traits.takes != "pairs":
             return {}
-        if self.run.dims:  # each prefix has similarities of its own
+        if (
+            self.run.dims or self.latest.in_ring
+        ):  # each prefix has similarities of its own; no process of a ring has all
             return {}
         if math.prod(self.latest.pairs.shape) > _MANY_PAIRS:
             return {}
