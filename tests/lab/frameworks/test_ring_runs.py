@@ -17,7 +17,7 @@ from contrapose.lab.training import Run, Trainer
 from contrapose.pairs.ring import RingPairs
 
 RUN = Run(limit=96, batch=32, epochs=2, knn_every=2, knn=5, metrics=0, threads=1)
-LOSSES = {
+LOSSES: dict[str, dict[str, Any]] = {
     "simclr": {"loss": "nt_xent(temperature=learned(0.2))", "view_count": 3},
     "dystress": {"loss": "dystress"},
     "hardest": {"loss": "dcl(temperature=0.1, negatives=hardest(0.25))"},
@@ -71,11 +71,11 @@ def test_one_process_has_no_ring(tmp_path: Path) -> None:
 def test_losses_that_need_all_embeddings_are_refused(changes: dict[str, Any]) -> None:
     make = partial(Run, **{**vars(RUN), **changes})
     make(ring=False)
-    with pytest.raises(ValueError, match="ring: .* do not travel in a ring"):
+    with pytest.raises(ValueError, match=r"ring: .* do not travel in a ring"):
         make(ring=True)
 
 
 def test_frameworks_with_a_queue_have_no_ring() -> None:
-    with pytest.raises(ValueError, match="ring: it is for simclr, simcse, two_towers; the framework is moco"):
+    with pytest.raises(ValueError, match=r"ring: it is for simclr, simcse, two_towers; the framework is moco"):
         Run(**{**vars(RUN), "framework": "moco", "queue": 64, "ring": True})
     assert torch.distributed.is_available()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import captioned
+import numpy as np
 import pytest
 import torch
 from commands import error_message, printed_lines
@@ -266,3 +267,51 @@ def test_a_text_encoder_with_hidden_layers_after_it(
     run = train(tmp_path / "run", **{**vars(Run.load(texts / "run.json")), "head": "simclr"})
     message = error_message(capsys, "export", str(run), "-o", str(tmp_path / "folder"), "--dims", "16")
     assert "train with --head none or --head simcse, or in Python contrapose.load" in message
+
+
+def test_embed_search_and_mine_cut_to_a_prefix(tmp_path: Path, texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, samples = (
+        str(texts.parent / "a.txt"),
+        [f"the {['dog', 'cat', 'river', 'letter'][i % 4]} {i}" for i in range(48)],
+    )
+    expected = load_any(texts, dims=16, device="cpu").tower.embed(samples)
+    main(["embed", str(texts), data, "-o", str(tmp_path / "f.npz"), "--dims", "16"])
+    with np.load(tmp_path / "f.npz") as file:
+        torch.testing.assert_close(torch.from_numpy(file["train_features"]), expected)
+    capsys.readouterr()
+    found: dict[str, float] = {}
+    for dims in ("0", "16", "0", "16"):  # the second time, both are read from the run's cache
+        lines = printed_lines(
+            capsys, "search", str(texts), "the dog 7", "--dims", dims, "-k", "1", "-o", str(tmp_path / "s.html")
+        )
+        similarity = float(lines[1].split()[1])
+        assert found.setdefault(dims, similarity) == similarity
+    query = load_any(texts, dims=16, device="cpu").tower.embed(["the dog 7"])
+    cosine = (query @ expected.T)[0]
+    cosine[7] = -1  # the query itself
+    assert found["16"] == pytest.approx(float(cosine.max()), abs=2e-3)
+    assert found["0"] != found["16"]
+    assert "dims: expected one of 16, 128" in error_message(
+        capsys, "embed", str(texts), data, "-o", "x.npz", "--dims", "7"
+    )
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{a}\t{b}\n" for a, b in zip(samples[::2], samples[1::2], strict=True)))
+    mined = [
+        printed_lines(
+            capsys,
+            "mine",
+            str(texts),
+            str(pairs),
+            "-o",
+            str(tmp_path / f"{dims}.tsv"),
+            "--dims",
+            dims,
+            "--margin",
+            "None",
+        )
+        for dims in ("0", "16")
+    ]
+    assert mined[0] != mined[1]
+    assert "--dims works only with runs" in error_message(
+        capsys, "mine", f"hf:{tmp_path}", str(pairs), "-o", str(tmp_path / "m.tsv"), "--dims", "16"
+    )

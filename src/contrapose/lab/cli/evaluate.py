@@ -300,6 +300,13 @@ def _refuse(names: Sequence[str], purpose: str, instead: str) -> None:
         raise ValueError(f"{name}: --{name} is for {purpose}; {instead}")
 
 
+def refuse_for_elsewhere(**given: int) -> None:
+    """Raise ValueError for an option that a model which was trained elsewhere does not have."""
+    for name, value in given.items():
+        if value:
+            raise ValueError(f"{name}: --{name} works only with runs that contrapose trained")
+
+
 def warn_if_unfinished(model: Model, folder: Path) -> bool:
     """Print a sentence to stderr if the newest weights of a run are not from its last step; return whether that is the case."""
     progress = RunProgress.read(folder, model.run.describe(), model.step)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tyro.conf import Positional, arg
 
 from contrapose.extras import install_command
-from contrapose.lab.cli.evaluate import print_notes, warn_if_unfinished
+from contrapose.lab.cli.evaluate import print_notes, refuse_for_elsewhere, warn_if_unfinished
 from contrapose.lab.devices import DeviceOption
 from contrapose.lab.modalities import DataSettings, Modality, Split, trained_elsewhere
 from contrapose.lab.modalities.progress import allow_progress_bars
@@ -47,6 +47,8 @@ class Embed(DeviceOption):
     a file of captions: the columns of images and captions."""
     epoch: int = 0
     """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
+    dims: int = 0
+    """Write one of the prefixes of `train --dims`, as unit vectors; 0: the encoder's whole features."""
     skip_broken: bool = False
     """Skip files in a folder that cannot be read; the default if the run was trained with --skip-broken."""
     data_root: Path = Path("data")
@@ -60,6 +62,7 @@ class Embed(DeviceOption):
         if self.out.suffix not in (".npz", ".parquet"):
             raise ValueError(f"out: expected a name that ends in .npz or .parquet, got {self.out}")
         check_output_file("out", self.out)
+        check_count("dims", self.dims, least=0)
         elsewhere = trained_elsewhere(str(self.run))
         arrays = self._embed_elsewhere(*elsewhere) if elsewhere else self._embed_data_set()
         self.out.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +77,7 @@ class Embed(DeviceOption):
         """Return features, labels, paths and texts of all splits in the data set, keyed by array name."""
         import numpy as np
 
-        model = load_any(self.run, epoch=self.epoch or None)
+        model = load_any(self.run, epoch=self.epoch or None, dims=self.dims)
         run = replace(model.run, skip_broken=model.run.skip_broken or self.skip_broken)
         if len(self.columns) > len(model.towers):
             expected = "one column to embed" if len(model.towers) == 1 else "the columns of images and captions"
@@ -118,8 +121,7 @@ class Embed(DeviceOption):
 
         if len(self.columns) > 1:
             raise ValueError(f"columns: expected one column to embed, got {len(self.columns)}")
-        if self.epoch:
-            raise ValueError("epoch: --epoch works only with runs that contrapose trained")
+        refuse_for_elsewhere(epoch=self.epoch, dims=self.dims)
         settings = DataSettings(data=self.data, columns=self.columns, skip_broken=self.skip_broken)
         features, texts = kind.embed_elsewhere(folder, settings)
         return {"train_features": features.numpy(), "train_texts": np.array(texts)}

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 import torch
 from tyro.conf import Positional, arg
 
-from contrapose.lab.cli.evaluate import warn_if_unfinished
+from contrapose.lab.cli.evaluate import refuse_for_elsewhere, warn_if_unfinished
 from contrapose.lab.counts import count_of
 from contrapose.lab.devices import DeviceOption, own_device
 from contrapose.lab.modalities import DataSettings, trained_elsewhere
@@ -77,6 +77,8 @@ class Mine(DeviceOption):
     """Number of queries to print with their negatives, evenly spaced in the data."""
     epoch: int = 0
     """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
+    dims: int = 0
+    """Compare one of the prefixes of `train --dims`; 0: the encoder's whole features."""
     skip_broken: bool = False
     """Leave out rows and files that cannot be read; the default if the run was trained with --skip-broken."""
     data_root: Path = Path("data")
@@ -89,6 +91,7 @@ class Mine(DeviceOption):
         check_count("negatives", self.negatives, least=1)
         check_count("examples", self.examples, least=0)
         check_count("rank_to", self.rank_to, least=0)
+        check_count("dims", self.dims, least=0)
         task, encoder = self._read()
         for note in task.notes:
             _print_note(note)
@@ -109,12 +112,11 @@ class Mine(DeviceOption):
         """Return the embedded data, and the name of the encoder for `train`."""
         elsewhere = trained_elsewhere(str(self.run))
         if elsewhere is not None:
-            if self.epoch:
-                raise ValueError("epoch: --epoch works only with runs that contrapose trained")
+            refuse_for_elsewhere(epoch=self.epoch, dims=self.dims)
             kind, folder = elsewhere
             settings = DataSettings(data=self.data, columns=self.columns, skip_broken=self.skip_broken)
             return kind.mining_task_elsewhere(folder, settings, corpus=self.corpus), str(self.run)
-        model = load_any(self.run, epoch=self.epoch or None)
+        model = load_any(self.run, epoch=self.epoch or None, dims=self.dims)
         if not self.epoch:
             warn_if_unfinished(model, self.run)
         for tower in model.towers.values():

@@ -48,6 +48,8 @@ class Search(DeviceOption):
     """Number of results per query."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("search.html")
     """Page to write."""
+    dims: int = 0
+    """Compare one of the prefixes of `train --dims`; 0: the encoder's whole features."""
     skip_broken: bool = False
     """Leave out files that cannot be read; the default if the run was trained with --skip-broken."""
     data_root: Path = Path("data")
@@ -57,7 +59,7 @@ class Search(DeviceOption):
     def __call__(self) -> None:
         """Write the page and print the results."""
         self._check_options()
-        self.search(load_any(self.run))
+        self.search(load_any(self.run, dims=self.dims))
 
     def search(self, model: Model) -> None:
         """Search with a model's towers, write the page and print the results."""
@@ -132,6 +134,7 @@ class Search(DeviceOption):
             if not query.strip():
                 raise ValueError("queries: expected image files or texts, got an empty text; write what to look for")
         check_count("top", self.top, least=1)
+        check_count("dims", self.dims, least=0)
         if self.out.suffix != ".html":
             raise ValueError(f"out: expected a name that ends in .html, got {self.out}")
         check_directory("out", self.out.parent)
@@ -198,7 +201,7 @@ def _name(source: Source, number: int) -> str:
 
 def _embed(tower: Embedder, source: Source, folder: Path, *, step: int, skip_broken: bool) -> tuple[list[int], Tensor]:
     """Return the indices of the readable samples and their embeddings (N, d), which are kept in `folder`."""
-    own = str(skip_broken), "" if source.paths else source.fingerprint
+    own = str(skip_broken), "" if source.paths else source.fingerprint, *([str(tower.dims)] if tower.dims else [])
     path = folder / f"step-{step:08d}-{stamp_files(source.paths, *own)}.safetensors"
     file = CachedFile(path, feature_key(tower, source, *own), lambda line: print(line, file=sys.stderr))
     kept = file.read()

@@ -109,7 +109,9 @@ def feature_key(embedder: Embedder, source: Source, *others: str) -> str:
     """Return a checksum of everything that determines the features of data on disk, and of other texts."""
     precision = embedder.precision if embedder.device.type == "cuda" else "fp32"
     inputs = json.dumps(embedder.kind.describe_input(embedder.views), sort_keys=True)
-    settings = f"{inputs} {embedder.device.type} {precision} {embedder.projects}"
+    settings = (
+        f"{inputs} {embedder.device.type} {precision} {embedder.projects}{f' {embedder.dims}' if embedder.dims else ''}"
+    )
     return stamp_files(source.paths, *others, settings, _hash_weights(embedder))
 
 
