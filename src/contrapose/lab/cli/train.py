@@ -98,6 +98,9 @@ class Train(ConfigOption):
     """Scores without training to print beside the run's scores: raw pixels or tf-idf, the untrained encoder, and chance.
     Each takes the time of one evaluation at the end. auto: all of them for up to 100,000 labelled samples, and chance for
     more; all; none."""
+    shard: bool = False
+    """With several processes: divide parameters, gradients and the optimiser's state among them (FSDP2), for networks that do not
+    fit. Results and checkpoints are the same, up to rounding, and can be continued without --shard."""
     executor: str = "local"
     """Where to train: local, in this process; slurm:FILE, in a job that submitit submits to Slurm, and submits again after
     preemption and at the time limit; or local:FILE, in a job on this machine, for trying a file. FILE is TOML with lines such as
@@ -207,7 +210,13 @@ class Train(ConfigOption):
         if self.dry_run and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError("dry_run: expected one process, but torchrun started several; run it without torchrun")
         sinks = parse_sinks(self.log)
-        return {"data_root": self.data_root, "workers": workers, "worker_timeout": timeout, "sinks": sinks}
+        return {
+            "data_root": self.data_root,
+            "workers": workers,
+            "worker_timeout": timeout,
+            "sinks": sinks,
+            "shard": self.shard,
+        }
 
 
 def _summary(trainer: Trainer, scores: Mapping[str, float], baselines: Baselines, folder: Path) -> Iterator[str]:

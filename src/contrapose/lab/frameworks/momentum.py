@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, with_queue
@@ -116,7 +117,7 @@ class MomentumFramework(Framework):
     def after_step(self) -> None:
         """Move the key network's parameters towards the query network's."""
         # All parameters are updated in one kernel. Buffers (running statistics) are not averaged.
-        keys, query = self.averaged_parameters()
+        keys, query = (_of_this_process(parameters) for parameters in self.averaged_parameters())
         if not self.is_scheduled:
             torch._foreach_lerp_(keys, query, 1 - self.momentum)
             return
@@ -135,6 +136,11 @@ class MomentumFramework(Framework):
         """Set the position in the schedule of the momentum."""
         self.step.fill_(step)
         self.total_steps = steps
+
+
+def _of_this_process(parameters: list[Tensor]) -> list[Tensor]:
+    """Return the parameters, or this process's parts if they are divided: an average of weights needs no other ones."""
+    return [p.to_local() if isinstance(p, DTensor) else p for p in parameters]
 
 
 class MoCo(MomentumFramework):

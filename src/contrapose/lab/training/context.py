@@ -47,6 +47,7 @@ class StepContext:
     steps_per_epoch: int
     rank: int = 0
     world_size: int = 1
+    is_sharded: bool = False  # whether the network's parameters are divided among the processes
     log: Callable[[str], None] = print
     must_stop: Callable[[], bool] = field(default=lambda: False)  # whether a signal has requested a stop
     ids: Tensor | None = None  # (N,) on the device; samples with equal ids are never negatives of each other

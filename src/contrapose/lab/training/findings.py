@@ -50,16 +50,18 @@ class RunDoctor:
     def __init__(self, context: StepContext, log: Callable[[str], None]) -> None:
         self.context, self.log = context, log
         network = context.network
-        self.doctor = Doctor(model={"the encoder": network.encoder, "the projector": network.projector}, alone=True)
+        parts = {"the encoder": network.encoder, "the projector": network.projector}
+        # Of a network that is divided among processes, this one cannot compute the norms alone.
+        self.doctor = Doctor(model=None if context.is_sharded else parts, alone=True)
 
     def resume(self, records: Records) -> None:
         """Continue after the looks and findings in the records so far."""
         known = list(records)
         self.doctor.remember(looks_in(known), findings_in(known))
 
-    def is_due(self, epoch: int, *, evaluated: bool) -> bool:
-        """Return whether the weights after an epoch (from 1) are looked at: a look is short beside an evaluation."""
-        return evaluated or epoch <= _FIRST_EPOCHS
+    def look_after(self, epoch: int, step: int, *, evaluated: bool) -> dict[str, Any]:
+        """Look after the first epochs (from 1) and those that are evaluated: a look is short beside an evaluation."""
+        return self.look(step) if evaluated or epoch <= _FIRST_EPOCHS else {}
 
     def look(self, step: int) -> dict[str, Any]:
         """Look at the last batch and log what is found for the first time; return an entry for the epoch's record."""

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from contrapose.lab.optim import LARS
 from contrapose.lab.training.run import Run
+from contrapose.lab.training.shards import any_divided, clip_divided
 
 
 def optimiser(run: Run, network: nn.Module, criterion: nn.Module) -> Optimizer:
@@ -66,6 +67,8 @@ def gradient_norm(parameters: Sequence[nn.Parameter], clip: float, *, each: bool
 
     each   clip each parameter's gradient to this norm, as in DINO, instead of the gradient of all parameters
     """
+    if any_divided(parameters):
+        return clip_divided(parameters, clip, each=each)
     if clip and each:
         norms = [torch.nn.utils.clip_grad_norm_(p, clip) for p in parameters if p.grad is not None]
         return torch.nn.utils.get_total_norm(norms)

@@ -18,6 +18,7 @@ from contrapose.lab.networks.norms import ReplacementBatchNorm, at_least_float32
 from contrapose.lab.training.checkpoints.checkpoint import newest_first
 from contrapose.lab.training.heartbeat import Heartbeat, rank_failures
 from contrapose.lab.training.run import Run
+from contrapose.lab.training.shards import shard
 
 # Seconds that a collective waits for a process that is alive but late, because it evaluates or reads on its own.
 _LATE = 1800.0
@@ -83,9 +84,18 @@ def any_requested(requests: list[int], device: torch.device, world_size: int) ->
     return int(number) > 0
 
 
-def distributed(learner: nn.Module, device: torch.device) -> nn.Module:
-    """Wrap a module so that processes average their gradients; its batch norms are replaced in place by synchronised ones."""
-    synchronise_batch_norms(learner, device)
+def distributed(network: nn.Module, learner: nn.Module, device: torch.device, *, divided: bool) -> nn.Module:
+    """Return a module whose gradients processes average; batch norms are replaced in place by synchronised ones.
+
+    network   the network
+    learner   what is called in a step: the network, or a part of its computation
+    divided   whether to divide the network's parameters among the processes, in place, instead of having all in each
+    """
+    synchronise_batch_norms(network, device)
+    if divided:
+        with rank_failures():
+            shard(network, device)
+        return learner
     # Buffers are equal on all processes: they come from gathered batches and synchronised statistics.
     with rank_failures(), warnings.catch_warnings():  # torch 2.15 has a new name for this argument
         warnings.simplefilter("ignore", FutureWarning)

@@ -18,7 +18,7 @@ from contrapose.lab.frameworks import Embed
 from contrapose.lab.modalities.source import ProcessReader
 from contrapose.lab.training.build import build, build_loss, prepare
 from contrapose.lab.training.checkpoints import checkpoint
-from contrapose.lab.training.checkpoints.kept import keep, keep_best, lost_weights
+from contrapose.lab.training.checkpoints.kept import KeptWeights, lost_weights
 from contrapose.lab.training.checkpoints.saving import PartialEpoch, SavedTraining
 from contrapose.lab.training.checks.samples import check_samples
 from contrapose.lab.training.collapse import follow_collapse, records_to_follow
@@ -37,6 +37,7 @@ from contrapose.lab.training.processes import any_requested, check_world_size, d
 from contrapose.lab.training.records.files import environment, read_records, write_json_atomically
 from contrapose.lab.training.records.recorder import Recorder
 from contrapose.lab.training.run import Run
+from contrapose.lab.training.shards import check_shard, decision_of_first
 from contrapose.lab.training.solved import SolvedWatch
 from contrapose.lab.training.sources import check_init, check_same_data, describe_data, find_file
 from contrapose.lab.training.stops import Solved, Stopped, StopRequests, signals
@@ -68,9 +69,7 @@ class Trainer:
     log: Callable[[str], None] = print  # called with each message
     data_root: Path | None = None  # directory of downloaded data sets; None: data
     workers: int = 0  # processes that decode images of a streamed folder
-    worker_timeout: float = (
-        TIMEOUT  # seconds without a batch of a worker or a sign of life of a rank before the run fails
-    )
+    worker_timeout: float = TIMEOUT  # seconds without a worker's batch or a rank's sign of life before the run fails
     device: torch.device = field(default_factory=own_device)  # default: a GPU if there is one, else the CPU
     fast: bool = True  # on a GPU, capture the whole step in one CUDA graph if possible
     on_evaluation: Callable[[], None] = lambda: None  # called before each evaluation, which may take a long time
@@ -78,6 +77,7 @@ class Trainer:
     stop_if_solved: bool = False  # whether to stop, not only to log a message, if the first steps solve the task
     extend: bool = False  # whether to continue a run in the directory that was started with fewer epochs
     sinks: tuple[str, ...] = ()  # what shows the records beside TensorBoard: wandb, trackio
+    shard: bool = False  # with several processes, whether to divide the network's parameters among them (FSDP2)
 
     def __post_init__(self) -> None:
         self.rank, self.world_size = join_process_group(self.folder, timeout=self.worker_timeout)
@@ -102,7 +102,7 @@ class Trainer:
         check_samples(self.run, self.split)
         with fixed_threads(self.threads):
             self.context = self._build()
-        self.saved = SavedTraining(self.folder, self.context)
+        self.saved, self.kept = SavedTraining(self.folder, self.context), KeptWeights(self.folder, self.context)
         self.recorder = Recorder(self.folder, self.sinks, self.log)
         self.evaluation = EpochEvaluation(run=self.run, model=self.model, split=self.split, log=self.log)
         self.doctor = RunDoctor(self.context, self.log)
@@ -123,6 +123,9 @@ class Trainer:
         check_world_size(run, self.world_size)
         check_directory("out", self.folder)
         check_init(run, self.folder)
+        self.shard &= self.world_size > 1  # one process has nothing to divide
+        if self.shard:
+            check_shard(run)
 
     def _continue_run(self) -> None:
         """Continue the run in the directory, if there is one; raise ValueError if it is a different run."""
@@ -139,7 +142,7 @@ class Trainer:
         run.kind.prepare(network)
         learner: nn.Module = Embed(network) if run.grad_cache else network
         if self.world_size > 1:
-            learner = distributed(learner, self.device)
+            learner = distributed(network, learner, self.device, divided=self.shard)
         else:
             network.join_views()
         criterion = build_loss(run, samples).to(self.device)
@@ -161,6 +164,7 @@ class Trainer:
             steps_per_epoch=samples // (run.batch * run.accumulate * run.epoch_slices),
             rank=self.rank,
             world_size=self.world_size,
+            is_sharded=self.shard,
             log=self.log,
             must_stop=self.must_stop,
         )
@@ -216,15 +220,15 @@ class Trainer:
             loss, seconds = yield from self._epoch(epoch)
             record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
             record |= {"beside": self.concurrent_runs} if self.concurrent_runs else {}
+            is_time, due = self.evaluation.due(epoch + 1)
             if self.rank == 0:
                 record |= self.context.batch_metrics()
-                if self.doctor.is_due(epoch + 1, evaluated=self.evaluation.due(epoch + 1)[0]):
-                    record |= self.doctor.look(self.step)
+                record |= self.doctor.look_after(epoch + 1, self.step, evaluated=is_time)
             self.record = record
-            self._keep(epoch + 1)
+            self.kept.after_epoch(epoch + 1, self.step)
             # The checkpoint is saved before the evaluation and includes the record, so that after a signal or a kill only the
             # evaluation is repeated.
-            expected = self.evaluation_seconds if any(self.evaluation.due(epoch + 1)) else 0.0
+            expected = self.evaluation_seconds if is_time or due else 0.0
             if self.complete or self.saved.is_due(evaluation_seconds=expected):
                 self._save()
             scores = self._evaluate_and_append(record)
@@ -262,9 +266,8 @@ class Trainer:
             except Stopped:
                 self._stop()  # the weights are already saved; the message names their step
             self.evaluation_seconds = time.perf_counter() - start
+        self.kept.after_evaluation(record, complete=self.complete)
         if self.rank == 0:
-            if self.run.keep_best:
-                self._keep_best(record)
             message = follow_collapse(record, self.earlier, self.run, evaluated=is_time)
             if message:
                 self.log(message)
@@ -272,24 +275,18 @@ class Trainer:
             self.earlier = records_to_follow(self.earlier, record)
         return scores
 
-    def _keep(self, epoch: int) -> None:
-        """Keep the weights of encoder and projector if the run's settings name this epoch."""
-        if self.rank == 0 and epoch in self.run.keep:
-            keep(self.folder, self.context.network, epoch=epoch, step=self.step)
-
-    def _keep_best(self, record: dict[str, Any]) -> None:
-        """Keep the weights if they are the best so far; after the last epoch, report if the records lack the score."""
-        name, network = self.run.keep_best, self.context.network
-        if self.complete and name not in record:
-            self.log(f"keep_best: the records have no {name!r}, so no weights were kept; they have {', '.join(record)}")
-        keep_best(self.folder, network, record, name=name, keep_always=self.run.keep)
-
     def _resume(self) -> None:
         """Load the newest checkpoint, if there is one, and make the records agree with it."""
         resumed = self.load_latest()
         self.solved.is_watching = not resumed  # a run that is continued after a stop does not stop again
-        if self.rank:
-            return
+        is_missing = self.rank == 0 and self._resume_records(resumed)
+        if self.shard:  # an evaluation needs all processes
+            is_missing = decision_of_first(is_missing, self.device)
+        if is_missing and self.record is not None:
+            self._evaluate_and_append(self.record)
+
+    def _resume_records(self, resumed: bool) -> bool:
+        """Make the records agree with the checkpoint; return whether the last epoch's record is missing."""
         for name in ("checkpoints", "kept"):  # partial files; a finished run writes no further checkpoint
             checkpoint.remove_unfinished(self.folder / name)
         self.run.kind.keep(self.folder, self.context.network.encoder, self.split, self.context.views)
@@ -308,8 +305,9 @@ class Trainer:
         for record in records:
             self.earlier = records_to_follow(self.earlier, record)
         self.doctor.resume(records)
-        if self.record is not None and self.step not in steps:  # killed between writing the checkpoint and the record
-            self._evaluate_and_append(self.record)
+        return (
+            self.record is not None and self.step not in steps
+        )  # killed between writing the checkpoint and the record
 
     def _choose_steps(self) -> None:
         """Capture the whole step in a CUDA graph if possible, otherwise use eager steps; on a GPU, log which is used."""
@@ -350,8 +348,8 @@ class Trainer:
         return self.evaluation.scores(self.step // self.steps_per_epoch)
 
     def _measures(self) -> dict[str, float]:
-        """Return metrics of the current outputs; only rank 0 needs them."""
-        return {} if self.rank else self.evaluation.metrics(self.step // self.steps_per_epoch)
+        """Return metrics of the current outputs; only rank 0 needs them, but with a divided network all must compute them."""
+        return {} if self.rank and not self.shard else self.evaluation.metrics(self.step // self.steps_per_epoch)
 
     def must_stop(self) -> bool:
         """Return whether any process of the run has received a signal, or the task is solved and the run is to stop then."""

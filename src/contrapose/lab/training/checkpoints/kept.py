@@ -10,39 +10,67 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor
 
 from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.checkpoints.checkpoint import Checkpoint
+from contrapose.lab.training.context import StepContext
 from contrapose.lab.training.records.files import read_records
+from contrapose.lab.training.shards import whole
 
 
-def keep(folder: Path, network: nn.Module, *, epoch: int, step: int) -> None:
-    """Write the encoder's and projector's weights after an epoch to the run's directory."""
-    parts = ("encoder.", "projector.")
-    # The names are the same as in a checkpoint, so that kept weights are loaded in the same way.
-    tensors = {f"state.network.{name}": t for name, t in network.state_dict().items() if name.startswith(parts)}
-    checkpoint.write(_path(folder, epoch), Checkpoint(step, tensors, {"epoch": epoch}))
+@dataclass(frozen=True)
+class KeptWeights:
+    """Keeps the weights of encoder and projector after the epochs that a run's settings name."""
 
+    folder: Path  # of the run
+    context: StepContext
 
-def keep_best(
-    folder: Path, network: nn.Module, record: Mapping[str, Any], *, name: str, keep_always: Iterable[int]
-) -> None:
-    """Keep the weights after an epoch if a score in the epoch's record is the highest so far; they replace the previous best.
+    def after_epoch(self, epoch: int, step: int) -> None:
+        """Keep the weights if the settings name this epoch; of a divided network, all processes must call this."""
+        if epoch in self.context.run.keep and self._takes_part:
+            self._write(self._weights(), epoch=epoch, step=step)
 
-    record        the epoch's record, before it is appended to the run's records
-    name          name of the score in the record
-    keep_always   epochs whose weights are kept, whatever their score
-    """
-    best = best_epoch(folder, name)
-    if name not in record or (best is not None and record[name] <= best[1]):
-        return
-    keep(folder, network, epoch=record["epoch"], step=record["step"])
-    if best is not None and best[0] not in keep_always:
-        shutil.rmtree(_path(folder, best[0]), ignore_errors=True)
+    def after_evaluation(self, record: Mapping[str, Any], *, complete: bool) -> None:
+        """Keep the weights if they are the best so far; after the last epoch, report if the records lack the score.
+
+        record     the epoch's record, before it is appended to the run's records
+        complete   whether this was the last epoch
+        """
+        name = self.context.run.keep_best
+        if not name or not self._takes_part:
+            return
+        weights = self._weights() if self.context.is_sharded or name in record else {}
+        if self.context.rank:
+            return
+        if name not in record:
+            if complete:
+                has = ", ".join(record)
+                self.context.log(f"keep_best: the records have no {name!r}, so no weights were kept; they have {has}")
+            return
+        best = best_epoch(self.folder, name)
+        if best is not None and record[name] <= best[1]:
+            return
+        self._write(weights, epoch=record["epoch"], step=record["step"])
+        if best is not None and best[0] not in self.context.run.keep:
+            shutil.rmtree(_path(self.folder, best[0]), ignore_errors=True)
+
+    @property
+    def _takes_part(self) -> bool:
+        return self.context.rank == 0 or self.context.is_sharded
+
+    def _weights(self) -> dict[str, Tensor]:
+        parts, own = ("encoder.", "projector."), self.context.network.state_dict()
+        # The names are the same as in a checkpoint, so that kept weights are loaded in the same way.
+        return whole({f"state.network.{name}": t for name, t in own.items() if name.startswith(parts)})
+
+    def _write(self, weights: Mapping[str, Tensor], *, epoch: int, step: int) -> None:
+        if self.context.rank == 0:
+            checkpoint.write(_path(self.folder, epoch), Checkpoint(step, weights, {"epoch": epoch}))
 
 
 def best_epoch(folder: Path, name: str) -> tuple[int, float] | None:

@@ -15,6 +15,7 @@ from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.checkpoints.checkpoint import Checkpoint
 from contrapose.lab.training.checkpoints.state import collect, restore
 from contrapose.lab.training.context import StepContext
+from contrapose.lab.training.shards import decision_of_first
 
 PartialEpoch = tuple[float, float]  # sum of the losses, and seconds, in the completed part of an interrupted epoch
 _SCALER = ("scale", "_growth_tracker")  # the state of fp16's gradient scaler
@@ -34,17 +35,21 @@ class SavedTraining:
 
         Otherwise, checkpoints are spaced so that saving takes at most a hundredth of the time.
         """
-        return evaluation_seconds > self._seconds or time.perf_counter() - self._time > 100 * self._seconds
+        due = evaluation_seconds > self._seconds or time.perf_counter() - self._time > 100 * self._seconds
+        # Processes that have a part of the network each must save it together.
+        return decision_of_first(due, self.context.device) if self.context.is_sharded else due
 
     def save(self, step: int, *, partial_epoch: PartialEpoch, record: Mapping[str, Any] | None) -> None:
         """Write a checkpoint of the state after a step; `record` is the last epoch's record."""
+        self.step, start = step, time.perf_counter()
+        if self.context.rank and not self.context.is_sharded:
+            return
+        tensors = collect(self.state, self.context.optimiser) | self._other_tensors(step, partial_epoch)
         if self.context.rank:  # only rank 0 writes, because parameters and buffers are equal in all processes
             return
-        start = time.perf_counter()
-        tensors = collect(self.state, self.context.optimiser) | self._other_tensors(step, partial_epoch)
         record = None if step % self.context.steps_per_epoch else record
         checkpoint.save(self.folder, Checkpoint(step, tensors, record))
-        self.step, self._time = step, time.perf_counter()
+        self._time = time.perf_counter()
         self._seconds = self._time - start
 
     def _other_tensors(self, step: int, partial_epoch: PartialEpoch) -> dict[str, Tensor]:

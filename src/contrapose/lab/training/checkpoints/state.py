@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from contrapose.lab.training.shards import divide_like, whole
 from contrapose.lab.training.weights import difference
 
 # The tensors that each optimiser keeps per parameter. All except `step` have the parameter's shape.
@@ -17,7 +18,10 @@ _STATELESS = "optimiser.stateless"  # indices of the parameters for which the op
 
 
 def collect(network: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
-    """Return the state of a network and its optimiser as one flat dictionary of tensors."""
+    """Return the state of a network and its optimiser as one flat dictionary of tensors.
+
+    If the network is divided among processes, all of them must call this.
+    """
     tensors = {f"state.{name}": tensor for name, tensor in network.state_dict().items()}
     states = optimiser.state_dict()["state"]
     for position, state in states.items():
@@ -25,7 +29,7 @@ def collect(network: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
             tensors[f"optimiser.{position}.{name}"] = torch.as_tensor(value)
     # A parameter without a gradient has no state. Such parameters are listed, so that a lost state is recognised as an error.
     stateless = [position for position in _parameters(optimiser) if not states.get(position)]
-    return tensors | {_STATELESS: torch.tensor(stateless, dtype=torch.long)}
+    return whole(tensors | {_STATELESS: torch.tensor(stateless, dtype=torch.long)})
 
 
 def restore(
@@ -48,7 +52,12 @@ def restore(
         if name.startswith("optimiser."):
             _, position, key = name.split(".", 2)
             state.setdefault(int(position), {})[key] = tensor
-    network.load_state_dict(own)
+    network.load_state_dict({name: divide_like(own[name], t) for name, t in network.state_dict().items()})
+    parameters = _parameters(optimiser)
+    state = {
+        place: {name: divide_like(t, parameters[place]) for name, t in entries.items()}
+        for place, entries in state.items()
+    }
     # The parameter groups contain settings, which come from the run and not from the checkpoint.
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
     # Files do not store memory layouts, but fused optimisers require the parameter's layout (such as channels_last).
