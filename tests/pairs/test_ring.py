@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.distributed as dist
-from processes import run_in_process_group
+from processes import Work, run_in_process_group
 from tiers import first
 from torch import Tensor, nn
 
@@ -131,7 +131,12 @@ def rows_of(rank: int, world: int) -> tuple[Tensor, Tensor]:
     return z[:, own], ids[own]
 
 
-def compare(rank: int, world: int, out: str) -> None:
+def compare_some(rank: int, world: int, out: str) -> None:
+    """Do the same as `compare` for two kinds of pairs, with and without rows that do not travel."""
+    compare(rank, world, out, kinds=("two views", "queue and batch"))
+
+
+def compare(rank: int, world: int, out: str, *, kinds: Sequence[str] = tuple(KINDS)) -> None:
     """Write the largest difference of every case between a ring and gathered embeddings."""
     rows, ids = rows_of(rank, world)
     of_statistics = {
@@ -139,7 +144,7 @@ def compare(rank: int, world: int, out: str) -> None:
         for negatives in (None, other_views(), hardest(3), (batch_rows(), hardest(0.3)), stored_rows())
     }
     found: dict[str, float | str] = {}
-    for number, kind in enumerate(KINDS):
+    for number, kind in enumerate(kinds):
         # Published losses differ in how they use statistics, not in the pairs that they take.
         losses = LOSSES | of_statistics | (of_catalogue() if kind in ("two views", "both directions") else {})
         for position, (name, loss) in enumerate(losses.items()):
@@ -147,7 +152,7 @@ def compare(rank: int, world: int, out: str) -> None:
             one, other = (outcome(loss, way(KINDS[kind]), rows, given) for way in (gathered, in_ring))
             found[f"{name}, {kind}, {'ids' if given is not None else 'no ids'}"] = difference(one, other)
     temperature = learned(0.3).double()
-    for kind in ("two views", "both directions"):
+    for kind in {"two views", "both directions"} & {*kinds}:
         one, other = (
             outcome(partial(nt_xent, temperature=temperature), way(KINDS[kind]), rows, None, *temperature.parameters())
             for way in (gathered, in_ring)
@@ -166,12 +171,17 @@ def difference(one: list[Tensor] | str, other: list[Tensor] | str) -> float | st
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "world", [*first(1, [2, 3]), *(pytest.param(world, marks=pytest.mark.slow) for world in (4, 8))]
+    ("world", "least", "work"),
+    [
+        (2, 60, compare_some),
+        *(pytest.param(world, 200, compare, marks=pytest.mark.thorough) for world in (2, 3)),
+        *(pytest.param(world, 200, compare, marks=pytest.mark.slow) for world in (4, 8)),
+    ],
 )
-def test_a_ring_equals_gathered_embeddings(world: int, tmp_path: Path) -> None:
-    run_in_process_group(compare, world, tmp_path / "found")
+def test_a_ring_equals_gathered_embeddings(world: int, least: int, work: Work, tmp_path: Path) -> None:
+    run_in_process_group(work, world, tmp_path / "found")
     found = torch.load(tmp_path / "found", weights_only=True)
-    assert len(found) > 200
+    assert len(found) > least
     wrong = {case: value for case, value in found.items() if isinstance(value, str) or not value < 1e-12}
     assert not wrong
 
