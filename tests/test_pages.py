@@ -33,6 +33,7 @@ _RUN: Mapping[str, str] = {
     "export-and-serve": "contrapose",
     "mining": r"contrapose (train --data (pydoc|mined.tsv)|mine runs/first)",
     "file-formats": "contrapose",
+    "doctor": "contrapose",
     "nested": r"contrapose (train --data pydoc --limit|evaluate runs/nested --|export)",
 }
 _QUICK = ("conformance", "install", "large-batches", "loss-does-not-move", "python", "several-gpus", "stability")
