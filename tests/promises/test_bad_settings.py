@@ -32,7 +32,9 @@ SETTINGS = [
 OF_OTHER_FRAMEWORKS = [
     setting
     for setting in fields(FrameworkSettings)
-    if setting.type in ("bool", "int") and not rule_of(setting).ignored_elsewhere
+    if setting.type in ("bool", "int")
+    and not rule_of(setting).ignored_elsewhere
+    and RUN.framework not in frameworks_with(setting.name)
 ]
 
 

@@ -67,7 +67,7 @@ class Look:
     precision_error: float | None = None  # relative error of the gradient through low precision inside the criterion
     scales: Mapping[str, float] | None = None  # learned numbers of the criterion and of its arguments
     bounds: Mapping[str, tuple[float | None, float | None]] | None = None  # lower and upper bounds of these numbers
-    towers: Mapping[str, tuple[float, ...]] | None = None  # norms of the parameters of each part of the model
+    towers: Mapping[str, float] | None = None  # sum of the norms of the parameters of each part of the model
     ranks: Mapping[str, float] | None = None  # measurements across processes
     action: Action | None = None  # what the criterion does; None if it could not be asked
     not_asked: str = ""  # why the criterion was not asked
@@ -87,8 +87,6 @@ class Look:
             given["action"] = Action(**_numbers(given["action"]))
         for name in ("duplicates", "twins"):
             given[name] = tuple((int(a), int(b)) for a, b in given.get(name, ()))
-        if given.get("towers"):  # compared with those of later looks
-            given["towers"] = {name: tuple(norms) for name, norms in given["towers"].items()}
         return cls(**given)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 import torch
@@ -57,7 +58,8 @@ def parts_of(model: nn.Module | Mapping[str, nn.Module] | None) -> dict[str, lis
                 "model: expected parameters with values, got a lazy module that has none yet; pass one batch through it first"
             )
     if not isinstance(model, nn.Module):
-        return {name: list(part.parameters()) for name, part in model.items()}
+        parts: dict[str, list[Tensor]] = {name: list(part.parameters()) for name, part in model.items()}
+        return {name: own for name, own in parts.items() if own}
     whole: list[Tensor] = list(model.parameters())
     # A small unused child, such as BERT's pooler, is no tower; it belongs to the rest.
     least = _LEAST_SHARE * sum(p.numel() for p in whole)
@@ -67,14 +69,10 @@ def parts_of(model: nn.Module | Mapping[str, nn.Module] | None) -> dict[str, lis
 
 
 @torch.no_grad()
-def fingerprint(parts: Mapping[str, list[Tensor]]) -> dict[str, tuple[float, ...]]:
-    """Return the norms of each part's parameters, which training changes: one wait for the device in all."""
+def fingerprint(parts: Mapping[str, list[Tensor]]) -> dict[str, float]:
+    """Return the sum of the norms of each part's parameters, which training changes: one wait for the device in all."""
     if not parts:
         return {}
     flat = [p.detach() for parameters in parts.values() for p in parameters]
-    norms = torch.stack([norm.double().cpu() for norm in torch._foreach_norm(flat)]).tolist()
-    values, start = {}, 0
-    for name, parameters in parts.items():
-        values[name] = tuple(norms[start : start + len(parameters)])
-        start += len(parameters)
-    return values
+    norms = iter(torch.stack([norm.double().cpu() for norm in torch._foreach_norm(flat)]).tolist())
+    return {name: math.fsum(islice(norms, len(parameters))) for name, parameters in parts.items()}

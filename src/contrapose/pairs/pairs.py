@@ -61,6 +61,7 @@ class Pairs(Layout):
     `positive_rows` and `positive_similarity` is given. With several directions, `cross` makes each anchor from two unit
     vectors; its pool rows are zero in one half, so that products are still similarities.
 
+    >>> import torch
     >>> from contrapose import two_views
     >>> pairs = two_views(torch.eye(4), torch.eye(4))
     >>> pairs.shape  # (anchors, candidates)

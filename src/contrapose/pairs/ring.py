@@ -29,7 +29,7 @@ from contrapose.distributed import (
     sum_over_ranks,
     world_size,
 )
-from contrapose.pairs.guided import AtMost
+from contrapose.pairs.guided import AtMost, SelfGuided
 from contrapose.pairs.layout import Layout
 from contrapose.pairs.negatives import Choice, Hardest, Negatives, OriginChoice, ViewChoice, check_has_negatives, steps
 from contrapose.pairs.pairs import Pairs
@@ -40,6 +40,16 @@ from contrapose.reduce.statistics import S, learned_tensors
 
 # What an objective can read from gathered embeddings only.
 _NOT_HERE = ("anchor", "pool", "positive", "pool_id", "pool_view", "similarities")
+_KNOWN = "other_views(), same_view(), stored_rows(), batch_rows(), self_guided(…), and hardest(…) as the last one"
+
+
+def cannot_travel(chosen: Sequence[Choice]) -> Choice | None:
+    """Return the first choice of negatives that cannot be made block by block in a ring; None if all can."""
+    for i, choice in enumerate(chosen):
+        is_last_hardest = isinstance(choice, Hardest) and i + 1 == len(chosen)
+        if not isinstance(choice, ViewChoice | OriginChoice | SelfGuided | AtMost) and not is_last_hardest:
+            return choice
+    return None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -160,16 +170,12 @@ class RingPairs(Layout):
 
     def _choices(self, negatives: Negatives) -> tuple[Choice, ...]:
         chosen = self.own.choices(negatives)
-        for i, choice in enumerate(chosen):
-            known = isinstance(choice, ViewChoice | OriginChoice | AtMost) or (
-                isinstance(choice, Hardest) and i + 1 == len(chosen)
+        unknown = cannot_travel(chosen)
+        if unknown is not None:
+            raise ValueError(
+                f"negatives: {unknown!r} cannot be used in a ring: expected {_KNOWN}; for others, gather the embeddings and "
+                "write .sharded()"
             )
-            if not known:
-                raise ValueError(
-                    f"negatives: {choice!r} cannot be used in a ring: expected other_views(), same_view(), stored_rows(), "
-                    f"batch_rows(), self_guided(…), and hardest(…) as the last one; for others, gather the embeddings and "
-                    f"write .sharded()"
-                )
         return chosen
 
     @property

@@ -14,6 +14,7 @@ from processes import run_in_process_group
 from run_files import records
 
 from contrapose.lab.training import Run, Trainer
+from contrapose.lab.training.processes import check_world_size
 from contrapose.pairs.ring import RingPairs
 
 RUN = Run(limit=96, batch=32, epochs=2, knn_every=2, knn=5, metrics=0, threads=1)
@@ -61,6 +62,8 @@ def test_one_process_has_no_ring(tmp_path: Path) -> None:
         trainer.train()
         losses.append([record["loss"] for record in records(tmp_path / str(ring))])
     assert losses[0] == losses[1]
+    first, second = ([{*record} for record in records(tmp_path / str(ring))] for ring in (False, True))
+    assert first == second  # with the penalties of the loss
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,20 @@ def test_losses_that_need_all_embeddings_are_refused(changes: dict[str, Any]) ->
     make(ring=False)
     with pytest.raises(ValueError, match=r"ring: .* do not travel in a ring"):
         make(ring=True)
+
+
+def test_negatives_that_cannot_travel_are_refused() -> None:
+    for negatives in ("hardest(3)", "self_guided()", "(same_view(), hardest(3))"):
+        Run(**{**vars(RUN), "loss": f"nt_xent(negatives={negatives})", "ring": True})
+    with pytest.raises(ValueError, match=r"ring: hardest\(3\) needs the similarities to all candidates at once"):
+        Run(**{**vars(RUN), "loss": "nt_xent(negatives=(hardest(3), other_views()))", "ring": True})
+
+
+def test_one_sample_in_each_process_is_refused() -> None:
+    run = Run(**{**vars(RUN), "batch": 4, "ring": True})
+    check_world_size(run, 2)
+    with pytest.raises(ValueError, match=r"batch: with --ring, each process needs two samples or more, got 4 for 4"):
+        check_world_size(run, 4)
 
 
 def test_frameworks_with_a_queue_have_no_ring() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from commands import error_message, printed_lines
 from framework_cases import FRAMEWORK_CASES
 from run_files import records, weights
 
+from contrapose.doctor import Finding
 from contrapose.embeddings import Embeddings, within_batch
-from contrapose.lab.training import Run, Stopped, Trainer
-from contrapose.lab.training.findings import RunDoctor, findings_in, looks_in
+from contrapose.lab.training import Run, Stopped, Trainer, make_run
+from contrapose.lab.training.findings import _REMEDIES, RunDoctor, findings_in, looks_in
+from contrapose.lab.training.progress import Progress
 from contrapose.lab.training.records.files import append, read_records
-from contrapose.lab.training.trainer import Progress
 
 RUN = Run(limit=128, batch=32, epochs=3, knn_every=3, knn=5, metrics=0, threads=1)
 LOW = {"loss": "nt_xent(temperature=0.001)"}
@@ -72,6 +74,73 @@ def test_a_resumed_run_remembers(tmp_path: Path) -> None:
         Trainer(run, tmp_path / "run", log=lines.append).train()
     assert records(tmp_path / "run") == records(tmp_path / "whole")
     assert sum(line.startswith("warning: temperature too low") for line in lines) == 1
+
+
+def test_a_stop_during_an_evaluation_loses_no_finding(tmp_path: Path) -> None:
+    """The look is then in the checkpoint's record, which is not yet among the records."""
+    changes = {**LOW, "knn_every": 1}
+    trained(tmp_path / "whole", **changes)
+    run, lines, evaluations = Run(**{**vars(RUN), **changes}), list[str](), list[int]()
+
+    def stop_in_the_second() -> None:
+        evaluations.append(1)
+        if len(evaluations) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        Trainer(run, tmp_path / "run", log=lines.append, on_evaluation=stop_in_the_second).train()
+    assert len(read_records(tmp_path / "run")) == 1
+    Trainer(run, tmp_path / "run", log=lines.append).train()
+    assert sum(line.startswith("warning: temperature too low") for line in lines) == 1
+    assert records(tmp_path / "run") == records(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("moving", "expected"), [("encoder", "frozen part"), ("", "weights do not change"), ("encoder projector", None)]
+)
+def test_parts_that_do_not_train(moving: str, expected: str | None, tmp_path: Path) -> None:
+    trainer, _ = trained(tmp_path / "run")
+    network, doctor = trainer.context.network, trainer.doctor
+    doctor.resume([])
+    found = set()
+    for step in range(1000, 1400, 50):
+        with torch.no_grad():
+            for name in moving.split():
+                for parameter in getattr(network, name).parameters():
+                    parameter += 0.001
+        found |= {finding["name"] for finding in doctor.look(step)["doctor"]["findings"]}
+    assert found & {"frozen part", "weights do not change"} == ({expected} if expected else set())
+
+
+def test_parts_without_parameters_are_not_frozen(tmp_path: Path) -> None:
+    trainer, _ = trained(tmp_path / "run", head="none")
+    assert {*trainer.doctor.doctor.parts} == {"the encoder"}
+
+
+def test_samples_of_a_bank_are_numbers_in_the_data(tmp_path: Path) -> None:
+    trainer, _ = trained(tmp_path / "run", **FRAMEWORK_CASES["memory-bank"])
+    trainer.context.ids = torch.full((128,), 999)
+    finding = Finding(name="duplicates", severity="warning", seen="", means="", do="", rows=((0, 1),))
+    latest = trainer.context.latest
+    assert latest is not None
+    assert latest.ids is not None
+    assert trainer.doctor._for_a_run(finding).rows == (tuple(latest.ids[:2].tolist()),)
+
+
+def test_a_mistake_in_a_look_does_not_end_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise IndexError("no such row")
+
+    monkeypatch.setattr(RunDoctor, "_criterion", fail)
+    _, lines = trained(tmp_path / "run")
+    assert "doctor: no look after step 4: IndexError: no such row" in lines
+
+
+def test_remedies_name_losses_that_there_are() -> None:
+    losses = [text for remedy in _REMEDIES.values() for text in re.findall(r"--loss ('[^']+'|\w+)", remedy)]
+    assert len(losses) == 3
+    for loss in losses:
+        make_run({"data": "digits", "loss": loss.strip("'")}, log=lambda text: None)
 
 
 @pytest.mark.thorough

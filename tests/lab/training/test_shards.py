@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,13 +16,15 @@ from commands import error_message
 from framework_cases import FRAMEWORK_CASES
 from processes import run_in_process_group
 from run_files import records, steps_saved
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from contrapose.lab.modalities.images.encoders import encoder
 from contrapose.lab.training import Run, Trainer, load
 from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.checkpoints.kept import read_kept
-from contrapose.lab.training.shards import check_shard
+from contrapose.lab.training.shards import check_shard, shard
 
 SMALL: dict[str, Any] = {"limit": 96, "batch": 32, "epochs": 2, "knn_every": 2, "knn": 5, "metrics": 20, "threads": 1}
 CASES: dict[str, dict[str, Any]] = {
@@ -150,7 +153,34 @@ def test_what_cannot_be_divided(changes: dict[str, Any], message: str) -> None:
         check_shard(Run(**{**SMALL, **changes}))
 
 
+def divide_large(rank: int, world_size: int, out: str) -> None:
+    """Take a step with encoders that have large blocks, some within others; check the gradients of one of them."""
+    for name in ("resnet50", "vit-b16", "timm:resnet50"):
+        torch.manual_seed(0)
+        network = nn.ModuleDict({"encoder": encoder(name, 32)})
+        plain = copy.deepcopy(network["encoder"])
+        shard(network, torch.device("cpu"))
+        assert sum(isinstance(module, FSDPModule) for module in network.modules()) > 2
+        images = torch.randn(2, 3, 32, 32)
+        for model in (plain, network["encoder"]):
+            model(images).square().sum().backward()
+        parameters = dict(network["encoder"].named_parameters())
+        for key, p in plain.named_parameters():
+            q = parameters[key].grad
+            assert isinstance(q, DTensor)
+            assert p.grad is not None
+            full = q.full_tensor()
+            assert (full - p.grad).norm() <= 1e-2 * p.grad.norm() + 1e-5, key
+
+
+@pytest.mark.thorough
+def test_large_blocks_of_encoders(tmp_path: Path) -> None:
+    run_in_process_group(divide_large, 2, tmp_path)
+
+
 def test_one_process_has_nothing_to_divide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trainer = Trainer(Run(**SMALL), tmp_path / "run", log=lambda text: None, shard=True)
+    lines: list[str] = []
+    trainer = Trainer(Run(**SMALL), tmp_path / "run", log=lines.append, shard=True)
+    assert "shard: one process has nothing to divide; start several with torchrun" in lines
     assert not any(isinstance(p, DTensor) for p in trainer.context.network.parameters())
     assert "limit" in error_message(capsys, "train", "--shard", "--limit", "0.5")

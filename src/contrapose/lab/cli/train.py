@@ -32,6 +32,7 @@ from contrapose.lab.training.records.files import read_records
 from contrapose.lab.training.records.recorder import parse_sinks
 from contrapose.lab.training.run import AUTO
 from contrapose.lab.training.score_baselines import BASELINE_CHOICES, Baselines, describe_no_gain, score_baselines
+from contrapose.lab.training.shards import check_shard
 from contrapose.lab.training.sources import check_init
 from contrapose.lab.training.stops import ignore_closed_output
 from contrapose.lab.workers import TIMEOUT, default_workers
@@ -101,6 +102,10 @@ class Train(ConfigOption):
     shard: bool = False
     """With several processes: divide parameters, gradients and the optimiser's state among them (FSDP2), for networks that do not
     fit. Results and checkpoints are the same, up to rounding, and can be continued without --shard."""
+    recompute: bool = False
+    """Compute the activations inside an encoder's blocks again in the backward pass instead of keeping them: about a third more
+    time for several times the batch, with the same results. For encoders with blocks without batch norms, such as ViTs, ConvNeXts
+    and all encoders of sentences."""
     executor: str = "local"
     """Where to train: local, in this process; slurm:FILE, in a job that submitit submits to Slurm, and submits again after
     preemption and at the time limit; or local:FILE, in a job on this machine, for trying a file. FILE is TOML with lines such as
@@ -194,6 +199,8 @@ class Train(ConfigOption):
         if self.out is None:  # the default name depends on the device, and the job's may differ from this one
             raise ValueError("out: a job needs --out, the directory of its run, which also gets the job's log")
         check_world_size(run, job.world_size)
+        if self.shard:
+            check_shard(run)
         work = Resumable(run_command_line, *COMMAND_LINE.get(), "--executor", "local")
         submitted = job.submit([work], self.out / "jobs", name=self.out.name)[0]
         where = "Slurm" if job.cluster == "slurm" else "this machine"
@@ -216,6 +223,7 @@ class Train(ConfigOption):
             "worker_timeout": timeout,
             "sinks": sinks,
             "shard": self.shard,
+            "recompute": self.recompute,
         }
 
 

@@ -19,6 +19,8 @@ from contrapose.lab.settings import Rule, Settings, setting
 from contrapose.losses.objective import Traits, added_to, provided_to, traits_of
 from contrapose.losses.parse import parse
 from contrapose.pairs import Pairs
+from contrapose.pairs.negatives import steps
+from contrapose.pairs.ring import cannot_travel
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,4 +273,9 @@ def check_ring(run: Any) -> None:
         raise ValueError(
             f"ring: {run.loss} reads the embeddings, labels or states of all processes, which do not travel in a ring; "
             "leave out --ring, or use a loss of similarities alone, such as simclr or dystress"
+        )
+    unknown = cannot_travel(steps(chosen.keywords.get("negatives")))
+    if unknown is not None:
+        raise ValueError(
+            f"ring: {unknown!r} needs the similarities to all candidates at once; leave it out, or leave out --ring"
         )

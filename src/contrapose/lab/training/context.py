@@ -48,6 +48,7 @@ class StepContext:
     rank: int = 0
     world_size: int = 1
     is_sharded: bool = False  # whether the network's parameters are divided among the processes
+    recomputes: bool = False  # whether blocks of the encoder compute their activations again in the backward pass
     log: Callable[[str], None] = print
     must_stop: Callable[[], bool] = field(default=lambda: False)  # whether a signal has requested a stop
     ids: Tensor | None = None  # (N,) on the device; samples with equal ids are never negatives of each other
@@ -117,9 +118,8 @@ class StepContext:
         """
         if self.latest is None or self.criterion.traits.takes != "pairs":
             return {}
-        if (
-            self.run.dims or self.latest.in_ring
-        ):  # each prefix has similarities of its own; no process of a ring has all
+        in_ring = self.latest.in_ring and self.world_size > 1
+        if self.run.dims or in_ring:  # each prefix has similarities of its own; no process of a ring has all
             return {}
         if math.prod(self.latest.pairs.shape) > _MANY_PAIRS:
             return {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -35,11 +34,12 @@ _REMEDIES = {
     "modality gap": "Nothing is wrong if retrieval is good. A higher --temperature, or more epochs, brings the towers closer.",
     "duplicates": "Remove copies from the data; files with equal content have one id already and are no negatives of each other.",
     "false negatives": "Look at these samples (contrapose doctor RUN shows them). Remove near-duplicates, or use a loss that "
-    "leaves such negatives out: --loss fnc, or --loss self_guided.",
+    "leaves such negatives out: --loss fnc, or --loss 'nt_xent(negatives=self_guided())'.",
     "data not shuffled": "Samples in tars are shuffled within windows of 8,192: if a tar has few classes, write the tars again, "
     "from the folder and in random order (contrapose data convert).",
     "labels all different": "Use a larger --batch, so that a class has several samples in it.",
-    "scale at its bound": "Give the learned temperature other bounds: --temperature learned(0.07, low=0.005, high=1).",
+    "scale at its bound": "Give the learned temperature other bounds: --loss 'nt_xent(temperature=learned(0.07, low=0.005, "
+    "high=1))'.",
     "frozen part": "Nothing is wrong if this part is frozen on purpose, or starts to move after a warm-up.",
 }
 
@@ -50,7 +50,8 @@ class RunDoctor:
     def __init__(self, context: StepContext, log: Callable[[str], None]) -> None:
         self.context, self.log = context, log
         network = context.network
-        parts = {"the encoder": network.encoder, "the projector": network.projector}
+        named = {"the encoder": network.encoder, "the projector": network.projector}
+        parts = {name: part for name, part in named.items() if any(p.requires_grad for p in part.parameters())}
         # Of a network that is divided among processes, this one cannot compute the norms alone.
         self.doctor = Doctor(model=None if context.is_sharded else parts, alone=True)
 
@@ -61,7 +62,13 @@ class RunDoctor:
 
     def look_after(self, epoch: int, step: int, *, evaluated: bool) -> dict[str, Any]:
         """Look after the first epochs (from 1) and those that are evaluated: a look is short beside an evaluation."""
-        return self.look(step) if evaluated or epoch <= _FIRST_EPOCHS else {}
+        if not evaluated and epoch > _FIRST_EPOCHS:
+            return {}
+        try:
+            return self.look(step)
+        except Exception as error:  # a mistake in a look must not end training
+            self.log(f"doctor: no look after step {step}: {type(error).__name__}: {error}")
+            return {}
 
     def look(self, step: int) -> dict[str, Any]:
         """Look at the last batch and log what is found for the first time; return an entry for the epoch's record."""
@@ -82,9 +89,7 @@ class RunDoctor:
         if len(doctor.looks) == before:  # the batch could not be read
             return {}
         look = doctor.looks[-1]
-        # A sum changes as soon as any of its parameters does, and the norms of all would fill the records.
-        towers = {name: (math.fsum(norms),) for name, norms in (look.towers or {}).items()}
-        look = doctor.looks[-1] = replace(look, towers=towers, not_asked=reason or look.not_asked)
+        look = doctor.looks[-1] = replace(look, not_asked=reason or look.not_asked)
         return {_KEY: {"look": look.as_json(), "findings": [finding.as_json() for finding in found]}}
 
     def _criterion(self, latest: Embeddings) -> tuple[nn.Module | None, str]:
@@ -104,7 +109,7 @@ class RunDoctor:
             return replace(finding, do=remedy, rows=())
         # Samples of equal content share an id; any of them can be shown.
         number = {row: int(latest.ids[row]) for group in finding.rows for row in group}
-        if ids is not None:
+        if ids is not None and self.context.network.bank is None:  # with a bank, ids are numbers in the data set
             number = {row: int((ids == value).nonzero()[0]) for row, value in number.items()}
         groups = tuple(tuple(number[row] for row in group) for group in finding.rows)
         return replace(finding, do=remedy, rows=groups, numbered="sample")

@@ -49,6 +49,8 @@ def graph_obstacle(context: StepContext) -> str:
         return "there is no GPU"
     if context.run.grad_cache:
         return "with --grad-cache, the batches of a step are encoded twice"
+    if context.recomputes:
+        return "with --recompute, the backward pass draws random numbers again"
     if context.world_size > 1:
         return f"{context.world_size} processes exchange embeddings within a step"
     if context.reader.resident is None and not isinstance(context.reader, StagedReader):

@@ -29,4 +29,4 @@ def _reasons(run: Run, world_size: int) -> Iterator[str]:
         yield f"--accumulate {run.accumulate} {'with --grad-cache' if run.grad_cache else 'adds none; --grad-cache would'}"
     yield f"--framework {run.framework}"
     if run.ring and world_size > 1:
-        yield "which travel in a ring"
+        yield "--ring"

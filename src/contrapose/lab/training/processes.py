@@ -49,6 +49,10 @@ def check_world_size(run: Run, world_size: int) -> None:
     """Raise ValueError if this many processes cannot train the run."""
     if run.batch % world_size:
         raise ValueError(f"batch: {run.batch} {run.kind.noun} cannot be shared equally by {world_size} processes")
+    if run.ring and world_size > 1 and run.batch == world_size:
+        raise ValueError(
+            f"batch: with --ring, each process needs two samples or more, got {run.batch} for {world_size}"
+        )
     if world_size > 1 and run.norm_splits > 1:
         raise ValueError(f"norm_splits: {world_size} processes synchronise their batch norms; leave it at 1")
 

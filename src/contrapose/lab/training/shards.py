@@ -39,7 +39,7 @@ def shard(network: nn.Module, device: torch.device) -> None:
         parameter.data = parameter.data.contiguous()
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for part in _parts(network):
-        for block in _large_blocks(part):
+        for block in (block for child in part.children() for block in _large_blocks(child)):
             fully_shard(block, mesh=mesh, reshard_after_forward=True)
         part.register_forward_hook(_without_view)
         # Divided again after each pass, so that averages of weights and checkpoints always see the divided ones.
@@ -55,13 +55,14 @@ def _parts(network: nn.Module) -> Iterator[nn.Module]:
             yield child
 
 
-def _large_blocks(part: nn.Module) -> Iterator[nn.Module]:
-    """Yield the large modules in lists and sequences of modules, such as the layers of a transformer."""
-    for module in part.modules():
-        if module is not part and isinstance(module, nn.ModuleList | nn.Sequential):
-            for block in module:
-                if sum(p.numel() for p in block.parameters()) >= _LARGE_BLOCK and not _has_lists(block):
-                    yield block
+def _large_blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the large modules in lists and sequences of modules, such as the layers of a transformer, but none inside another."""
+    for child in module.children():
+        is_listed = isinstance(module, nn.ModuleList | nn.Sequential)
+        if is_listed and sum(p.numel() for p in child.parameters()) >= _LARGE_BLOCK and not _has_lists(child):
+            yield child
+        else:
+            yield from _large_blocks(child)
 
 
 def _has_lists(block: nn.Module) -> bool:
@@ -74,10 +75,15 @@ def _without_view(part: nn.Module, inputs: object, output: object) -> object:
 
 
 def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors with the divided ones whole; all processes must call this."""
-    # By name, since the order of an optimiser's state that was loaded may differ between processes, and each gathering must meet
-    # the same one elsewhere.
-    return {name: t.full_tensor() if isinstance(t := tensors[name], DTensor) else t for name in sorted(tensors)}
+    """Return tensors with the divided ones whole, in the first process's main memory; all processes must call this."""
+    # One at a time, since all of them may not fit on a device; by name, since the order of an optimiser's state that was loaded
+    # may differ between processes, and each gathering must meet the same one elsewhere.
+    return {name: _in_first_process(t) if isinstance(t := tensors[name], DTensor) else t for name in sorted(tensors)}
+
+
+def _in_first_process(tensor: DTensor) -> Tensor:
+    value: Tensor = tensor.full_tensor()
+    return value.new_empty(0) if dist.get_rank() else value.cpu()
 
 
 def divide_like(value: Tensor, example: Tensor) -> Tensor:
@@ -97,11 +103,18 @@ def any_divided(tensors: Iterable[Tensor]) -> bool:
 def clip_divided(parameters: Iterable[nn.Parameter], clip: float, *, each: bool) -> Tensor:
     """Return the norm of the whole gradient, and clip as `gradient_norm` does, if some of the gradients are divided."""
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norms = torch.stack([whole({"norm": torch.linalg.vector_norm(gradient)})["norm"] for gradient in gradients])
+    divided = [g.to_local() for g in gradients if isinstance(g, DTensor)]
+    squares = torch.stack([torch.linalg.vector_norm(g).square() for g in divided])
+    dist.all_reduce(squares)
+    others = [g for g in gradients if not isinstance(g, DTensor)]
+    norms = torch.stack([*squares.sqrt(), *(torch.linalg.vector_norm(g) for g in others)])
     total: Tensor = torch.linalg.vector_norm(norms)
     if clip:
-        for gradient, norm in zip(gradients, (norms if each else total.expand_as(norms)).tolist(), strict=True):
-            gradient.mul_(min(1.0, clip / (norm + 1e-6)))  # as in torch's clip_grad_norm_
+        factors = (clip / ((norms if each else total.expand_as(norms)) + 1e-6)).clamp(
+            max=1.0
+        )  # as torch's clip_grad_norm_
+        for gradient, factor in zip([*divided, *others], factors, strict=True):
+            gradient.mul_(factor.to(gradient.device))
     return total
 
 

@@ -16,6 +16,7 @@ from torch import nn
 from contrapose.lab.devices import own_device
 from contrapose.lab.frameworks import Embed
 from contrapose.lab.modalities.source import ProcessReader
+from contrapose.lab.networks.recompute import recompute_blocks
 from contrapose.lab.training.build import build, build_loss, prepare
 from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.checkpoints.kept import KeptWeights, lost_weights
@@ -34,6 +35,7 @@ from contrapose.lab.training.model import Model, model_of
 from contrapose.lab.training.optimisers import optimiser
 from contrapose.lab.training.precision import log_slow_precision
 from contrapose.lab.training.processes import any_requested, check_world_size, distributed, join_process_group
+from contrapose.lab.training.progress import Progress
 from contrapose.lab.training.records.files import environment, read_records, write_json_atomically
 from contrapose.lab.training.records.recorder import Recorder
 from contrapose.lab.training.run import Run
@@ -46,17 +48,6 @@ from contrapose.lab.workers import TIMEOUT, worker_failures
 from contrapose.validate import check_directory
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """One step, for a progress display."""
-
-    epoch: int  # from 1
-    step: int  # from 1, over all epochs
-    steps: int  # steps in the whole run
-    loss: float  # of this step
-    images_per_second: float  # over the last steps
 
 
 @dataclass
@@ -78,6 +69,7 @@ class Trainer:
     extend: bool = False  # whether to continue a run in the directory that was started with fewer epochs
     sinks: tuple[str, ...] = ()  # what shows the records beside TensorBoard: wandb, trackio
     shard: bool = False  # with several processes, whether to divide the network's parameters among them (FSDP2)
+    recompute: bool = False  # whether to compute activations again in the backward pass, instead of keeping them
 
     def __post_init__(self) -> None:
         self.rank, self.world_size = join_process_group(self.folder, timeout=self.worker_timeout)
@@ -123,9 +115,11 @@ class Trainer:
         check_world_size(run, self.world_size)
         check_directory("out", self.folder)
         check_init(run, self.folder)
-        self.shard &= self.world_size > 1  # one process has nothing to divide
         if self.shard:
             check_shard(run)
+        if self.shard and self.world_size == 1:
+            self.log("shard: one process has nothing to divide; start several with torchrun")
+            self.shard = False
 
     def _continue_run(self) -> None:
         """Continue the run in the directory, if there is one; raise ValueError if it is a different run."""
@@ -140,6 +134,9 @@ class Trainer:
         # Initial weights are drawn on the CPU, so that a seed gives the same weights on any device.
         network = build(replace(run, init=find_file(run.init, self.folder)), samples).to(self.device)
         run.kind.prepare(network)
+        if self.recompute:
+            count = recompute_blocks(network.encoder)
+            self.log(f"recompute: {count} blocks of the encoder compute their activations again in the backward pass")
         learner: nn.Module = Embed(network) if run.grad_cache else network
         if self.world_size > 1:
             learner = distributed(network, learner, self.device, divided=self.shard)
@@ -165,6 +162,7 @@ class Trainer:
             rank=self.rank,
             world_size=self.world_size,
             is_sharded=self.shard,
+            recomputes=self.recompute,
             log=self.log,
             must_stop=self.must_stop,
         )
@@ -304,10 +302,9 @@ class Trainer:
         records = read_records(self.folder)
         for record in records:
             self.earlier = records_to_follow(self.earlier, record)
-        self.doctor.resume(records)
-        return (
-            self.record is not None and self.step not in steps
-        )  # killed between writing the checkpoint and the record
+        unwritten = [] if self.record is None or self.step in steps else [self.record]  # killed after the checkpoint
+        self.doctor.resume([*records, *unwritten])
+        return bool(unwritten)
 
     def _choose_steps(self) -> None:
         """Capture the whole step in a CUDA graph if possible, otherwise use eager steps; on a GPU, log which is used."""

@@ -16,7 +16,7 @@ def keys_of(batch: int, tokens: int, *, seed: int = 0) -> torch.Tensor:
 
 def dropout(p: float = 0.1, layer: int = 0, *, batch: int = 64, tokens: int = 16) -> SampleDropout:
     keys = DropoutKeys()
-    keys.tokens = keys_of(batch, tokens)
+    keys.value = keys_of(batch, tokens)
     return SampleDropout(p, layer, keys)
 
 
@@ -40,14 +40,14 @@ def test_masks_are_those_of_the_keys_in_any_batch() -> None:
     states = torch.randn(64, 16, 12)
     whole = drop(states)
     rows = torch.tensor([5, 3, 40])
-    drop.keys.tokens = keys_of(64, 16)[rows]
+    drop.keys.value = keys_of(64, 16)[rows]
     torch.testing.assert_close(drop(states[rows]), whole[rows], rtol=0, atol=0)
 
 
 def test_layers_and_keys_have_different_masks() -> None:
     first, layer = dropout(0.5), dropout(0.5, layer=1)
     other = dropout(0.5)
-    other.keys.tokens = keys_of(64, 16, seed=1)
+    other.keys.value = keys_of(64, 16, seed=1)
     masks = [drop.mask(64) for drop in (first, layer, other)]
     for i, mask in enumerate(masks):
         for another in masks[:i]:
@@ -94,7 +94,7 @@ def test_attention_without_keys_is_torch_s_and_with_keys_drops_weights() -> None
                 scores[~allowed[b, 0, t]] = -torch.inf
                 weights = scores.softmax(0) * mask[b, t].view(5, 2)[:, h]
                 torch.testing.assert_close(dropped[b, t, h], weights @ value[b, h], rtol=1e-6, atol=1e-6)
-    module.dropout.keys.tokens = None
+    module.dropout.keys.value = None
     plain, _ = seeded_attention(module, query, key, value, allowed, scaling=0.5)
     wanted = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=0.5)
     torch.testing.assert_close(plain, wanted.transpose(1, 2))
@@ -112,8 +112,8 @@ def test_attention_masks_do_not_depend_on_the_length_of_the_batch() -> None:
     drop = dropout(0.5, batch=3, tokens=8)
     weights = torch.ones(3, 2, 8, 8)
     whole = drop.attention(weights)
-    assert drop.keys.tokens is not None
-    drop.keys.tokens = drop.keys.tokens[:, :5]
+    assert drop.keys.value is not None
+    drop.keys.value = drop.keys.value[:, :5]
     torch.testing.assert_close(drop.attention(weights[:, :, :5, :5]), whole[:, :, :5, :5], rtol=0, atol=0)
     # MPNet computes its attention itself, and drops the weights as if they were states.
     torch.testing.assert_close(drop(weights[:, :, :5, :5]), whole[:, :, :5, :5], rtol=0, atol=0)

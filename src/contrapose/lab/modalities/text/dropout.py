@@ -13,17 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from contrapose.lab.networks.recompute import PassInput
 from contrapose.randomness import bits
 
 ATTENTION = "contrapose"  # name of `seeded_attention` in transformers
 _LEVELS = 2**16  # a mask compares 16 random bits; a hash of 64 bits gives four such numbers
 
 
-class DropoutKeys:
+class DropoutKeys(PassInput):
     """The keys (B, T) of the tokens that are passing through a network; None: no dropout."""
-
-    def __init__(self) -> None:
-        self.tokens: Tensor | None = None
 
 
 class SampleDropout(nn.Module):
@@ -56,7 +54,7 @@ class SampleDropout(nn.Module):
 
     def mask(self, count: int) -> Tensor | None:
         """Return the elements' factors (B, T, count): 0 with probability p, else 1 / (1 - p); None: nothing is dropped."""
-        keys, dropped = self.keys.tokens, round(self.p * _LEVELS)
+        keys, dropped = self.keys.value, round(self.p * _LEVELS)
         if keys is None or not dropped:
             return None
         slots = torch.arange(math.ceil(count / 4), device=keys.device)
@@ -105,7 +103,7 @@ def seeded_attention(
         raise ValueError(
             f"encoder: the dropout of {type(module).__name__} cannot be a function of the sample; set it to 0"
         )
-    if isinstance(drop, SampleDropout) and drop.keys.tokens is not None and drop.p:
+    if isinstance(drop, SampleDropout) and drop.keys.value is not None and drop.p:
         scores = query @ key.transpose(-1, -2) * (scaling or query.shape[-1] ** -0.5)
         if attention_mask is not None:
             scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)

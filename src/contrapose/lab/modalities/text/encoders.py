@@ -84,13 +84,13 @@ class Transformer(nn.Module):
         """Return the pooled states (B, width) for token ids (B, L), or for token ids with dropout keys (B, 2, L)."""
         ids, keys = inputs.unbind(1) if inputs.ndim == 3 else (inputs, None)
         mask = ids != NO_TOKEN
-        self.keys.tokens = keys
+        self.keys.value = keys
         try:
             states = self.model(
                 input_ids=torch.where(mask, ids, self.padding), attention_mask=mask.long()
             ).last_hidden_state
         finally:
-            self.keys.tokens = None
+            self.keys.value = None
         pooled: Tensor = POOLINGS[self.pooling](states, mask)
         return pooled
 

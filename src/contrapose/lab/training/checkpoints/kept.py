@@ -20,7 +20,7 @@ from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.checkpoints.checkpoint import Checkpoint
 from contrapose.lab.training.context import StepContext
 from contrapose.lab.training.records.files import read_records
-from contrapose.lab.training.shards import whole
+from contrapose.lab.training.shards import decision_of_first, whole
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,17 @@ class KeptWeights:
         name = self.context.run.keep_best
         if not name or not self._takes_part:
             return
-        weights = self._weights() if self.context.is_sharded or name in record else {}
-        if self.context.rank:
-            return
-        if name not in record:
-            if complete:
-                has = ", ".join(record)
-                self.context.log(f"keep_best: the records have no {name!r}, so no weights were kept; they have {has}")
-            return
+        if name not in record and complete and not self.context.rank:
+            has = ", ".join(record)
+            self.context.log(f"keep_best: the records have no {name!r}, so no weights were kept; they have {has}")
         best = best_epoch(self.folder, name)
-        if best is not None and record[name] <= best[1]:
+        is_best = name in record and (best is None or record[name] > best[1])
+        if self.context.is_sharded:  # whose records only the first process has
+            is_best = decision_of_first(is_best, self.context.device)
+        if not is_best:
             return
-        self._write(weights, epoch=record["epoch"], step=record["step"])
-        if best is not None and best[0] not in self.context.run.keep:
+        self._write(self._weights(), epoch=record["epoch"], step=record["step"])
+        if best is not None and best[0] not in self.context.run.keep and not self.context.rank:
             shutil.rmtree(_path(self.folder, best[0]), ignore_errors=True)
 
     @property
