@@ -103,9 +103,9 @@ class Train(ConfigOption):
     """With several processes: divide parameters, gradients and the optimiser's state among them (FSDP2), for networks that do not
     fit. Results and checkpoints are the same, up to rounding, and can be continued without --shard."""
     recompute: bool = False
-    """Compute the activations inside an encoder's blocks again in the backward pass instead of keeping them, with the same results:
-    a tenth of the activations for up to a third more time. For encoders with blocks without batch norms, such as ViTs, ConvNeXts
-    and all encoders of sentences."""
+    """Compute the activations inside an encoder's blocks again in the backward pass instead of keeping them: a tenth of the
+    activations for up to a third more time, with the same results. For encoders with blocks without batch norms, such as ViTs,
+    ConvNeXts and all encoders of sentences."""
     executor: str = "local"
     """Where to train: local, in this process; slurm:FILE, in a job that submitit submits to Slurm, and submits again after
     preemption and at the time limit; or local:FILE, in a job on this machine, for trying a file. FILE is TOML with lines such as
