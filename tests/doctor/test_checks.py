@@ -286,3 +286,113 @@ def test_a_look_without_numbers_has_no_finding(check: Callable[[list[Look]], Fin
 def test_a_lazy_model_is_refused() -> None:
     with pytest.raises(ValueError, match="pass one batch through it first"):
         Doctor(model=nn.LazyLinear(3))
+
+
+def as_targets(z1: Tensor, z2: Tensor, rows: Tensor) -> Tensor:
+    assert int(rows.max()) < len(z1)  # on a GPU, a target out of range ends the process
+    return cross_entropy(normalize(z1) @ normalize(z2).T / 0.2, rows)
+
+
+def test_targets_that_are_rows_of_the_batch() -> None:
+    """A look asks about 128 of 300 rows, whose targets are then 0 to 127."""
+    z1 = torch.randn(300, WIDTH, requires_grad=True)
+    doctor = Doctor(as_targets)
+    doctor.see(z1, z1 + 0.3 * torch.randn(300, WIDTH), torch.arange(300))
+    assert doctor.looks[-1].action is not None
+    assert not doctor.left_out
+
+
+def test_a_criterion_with_indices_of_pairs_is_not_asked() -> None:
+    """As the tuples of a miner."""
+
+    def mined(z: Tensor, labels: Tensor, chosen: tuple[Tensor, ...]) -> Tensor:
+        assert all(int(index.max()) < len(z) for index in chosen)
+        return (z[chosen[0]] * z[chosen[1]]).sum(1).mean()
+
+    doctor = Doctor(mined)
+    z = torch.randn(400, WIDTH, requires_grad=True)
+    doctor.see(z, torch.arange(400) % 40, (torch.arange(350), torch.arange(350) + 1))
+    assert "numbers of rows" in doctor.looks[-1].not_asked
+    small = torch.randn(40, WIDTH, requires_grad=True)
+    doctor.look(small, torch.arange(40) % 4, (torch.arange(30), torch.arange(30) + 4))
+    assert doctor.looks[-1].not_asked == "" or "similarities" in doctor.looks[-1].not_asked
+
+
+def test_data_set_indices_stay_what_they_are() -> None:
+    seen = []
+
+    def with_ids(z1: Tensor, z2: Tensor, ids: Tensor) -> Tensor:
+        seen.append(ids)
+        return nt_xent_of(z1, z2)
+
+    z1 = torch.randn(300, WIDTH, requires_grad=True)
+    Doctor(with_ids).see(z1, z1 + 0.3 * torch.randn(300, WIDTH), torch.arange(300))
+    assert all(len(ids) == 128 and int(ids.max()) > 128 for ids in seen)
+
+
+def nt_xent_of(z1: Tensor, z2: Tensor) -> Tensor:
+    value: Tensor = LOSS(z1, z2)
+    return value
+
+
+def test_weights_in_bfloat16_that_do_change() -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"a": nn.Linear(64, 64), "b": nn.Linear(64, 64)}).bfloat16()
+    doctor, batches = Doctor(LOSS, every=20, model=model), pairs()
+    for _ in range(120):
+        doctor.see(*next(batches))
+        with torch.no_grad():  # a few weights by one unit in the last place
+            for p in model.parameters():
+                p.mul_(1 + 2**-7 * (torch.rand_like(p, dtype=torch.float32) < 0.002).to(p.dtype))
+    assert not {"weights do not change", "frozen part"} & {finding.name for finding in doctor.findings}
+
+
+def test_a_good_network_with_small_batches() -> None:
+    batches = ((z, z + 0.01) for z in (torch.randn(4, WIDTH, requires_grad=True) for _ in range(1000)))
+    assert "nothing learned" not in names(None, batches, from_step=400)
+
+
+def cosine_of_two_views(p1: Tensor, z2: Tensor) -> Tensor:
+    return -(normalize(p1) * normalize(z2).detach()).sum(1).mean()
+
+
+def simsiam_like(p1: Tensor, z2: Tensor, p2: Tensor, z1: Tensor) -> Tensor:
+    return (cosine_of_two_views(p1, z2) + cosine_of_two_views(p2, z1)) / 2
+
+
+def test_a_loss_that_is_lower_than_expected_is_not_too_easy() -> None:
+    batches = ((z1, z2, z2 + 0.1, z1 + 0.1) for z1, z2 in pairs(0.3))
+    assert "too easy" not in names(simsiam_like, batches)
+
+
+def test_distances_need_no_unit_vectors() -> None:
+    batches = ((5 * z1, 5 * z2, 5 * z2.roll(1, 0)) for z1, z2 in pairs())
+    assert "embeddings not normalised" not in names(nn.TripletMarginLoss(margin=5.0), batches)
+    assert "embeddings not normalised" in names(dots, changed(lambda a, b: (5 * a, 5 * b)))
+
+
+def test_copies_that_are_not_compared_are_no_duplicates() -> None:
+    def pairwise(z1: Tensor, z2: Tensor) -> Tensor:
+        return (1 - nn.functional.cosine_similarity(z1, z2)).mean()
+
+    twice = ((torch.cat([a, a]), torch.cat([b, b])) for a, b in pairs())
+    assert "duplicates" not in names(pairwise, twice)
+    assert "duplicates" in names(LOSS, ((torch.cat([a, a]), torch.cat([b, b])) for a, b in pairs()))
+
+
+def test_samples_of_another_form_lose_no_finding() -> None:
+    lines: list[str] = []
+    doctor = Doctor(LOSS, every=1, log=lines.append)
+    for z1, z2 in (next(pairs()) for _ in range(3)):
+        doctor.see(torch.cat([z1, z1]), torch.cat([z2, z2]), samples={"input_ids": torch.zeros(4)})
+    assert "duplicates" in {finding.name for finding in doctor.findings}
+    assert len(lines) == len(doctor.findings)
+    assert "samples: expected images or texts" in doctor.left_out["samples on the page"]
+
+
+def test_a_batch_that_cannot_be_read_is_forgotten_after_a_good_look() -> None:
+    doctor, batches = Doctor(LOSS, every=1), pairs()
+    doctor.see(torch.randn(1, WIDTH, requires_grad=True), torch.randn(1, WIDTH))
+    assert "all checks" in doctor.left_out
+    doctor.see(*next(batches))
+    assert doctor.left_out == {}

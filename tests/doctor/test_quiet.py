@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import random
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from lightly.loss import NTXentLoss
 from torch import Tensor, nn
 
-from contrapose import CATALOGUE, CosineSchedule, Doctor, Loss, PerSample, learned, nt_xent
+from contrapose import CATALOGUE, CosineSchedule, Doctor, Loss, PerSample, learned, nt_xent, two_views
 
 COUNT, WIDTH = 16, 8
 
@@ -125,6 +126,49 @@ def test_a_closure_over_a_module_is_left_alone() -> None:
     doctor.see(*torch.randn(2, COUNT, WIDTH))
     assert doctor.looks[0].not_asked == "" or "lengths" in doctor.looks[0].not_asked
     assert (module.calls, float(module.centre), module.past) == (0, 0.0, [0.0])
+
+
+class _PlainQueue:
+    """A criterion that is no module, with a queue, a counter and a list."""
+
+    def __init__(self) -> None:
+        self.queue, self.calls, self.past = torch.randn(32, WIDTH), 0, [0.0]
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        self.calls += 1
+        self.past.append(1.0)
+        value = nt_xent(two_views(a, b), temperature=0.5)
+        self.queue[self.calls % 32] += 1.0
+        return value
+
+
+@pytest.mark.parametrize("which", ["object", "method", "closure"])
+def test_the_state_of_a_criterion_that_is_no_module(which: str) -> None:
+    plain, state = _PlainQueue(), {"calls": 0, "rows": [torch.zeros(3)]}
+
+    def closure(a: Tensor, b: Tensor) -> Tensor:
+        state["calls"] += 1  # type: ignore[operator]
+        state["rows"][0] += 1.0  # type: ignore[index]
+        return nt_xent(two_views(a, b), temperature=0.5)
+
+    criterion: Any = {"object": plain, "method": plain.__call__, "closure": closure}[which]
+    queue, doctor = plain.queue.clone(), Doctor(criterion)
+    z = torch.randn(COUNT, WIDTH, requires_grad=True)
+    doctor.see(z, z + 0.1)
+    assert doctor.looks[0].action is not None
+    assert (plain.calls, plain.past, state["calls"]) == (0, [0.0], 0)
+    assert torch.equal(plain.queue, queue)
+    assert torch.equal(state["rows"][0], torch.zeros(3))  # type: ignore[index]
+
+
+def test_a_watched_criterion_can_be_saved_and_copied() -> None:
+    loss = Loss(nt_xent, temperature=0.5)
+    doctor = Doctor(loss, every=1)
+    doctor.watch()
+    z = torch.randn(COUNT, WIDTH, requires_grad=True)
+    for other in (pickle.loads(pickle.dumps(loss)), copy.deepcopy(loss)):
+        assert torch.equal(other(z, z + 0.1), loss(z, z + 0.1))
+    assert doctor.step == 2  # of the watched one only
 
 
 def test_a_large_state_is_not_copied() -> None:

@@ -36,9 +36,9 @@ class _Module(lightning.LightningModule):  # type: ignore[misc]
         return torch.optim.Adam(self.encoder.parameters())
 
 
-def fit(*callbacks: Any, temperature: float = 0.5) -> tuple[_Module, list[str]]:
+def fit(*callbacks: Any, temperature: float = 0.5, make: type[_Module] = _Module) -> tuple[_Module, list[str]]:
     lightning.seed_everything(0, verbose=False)
-    module = _Module(temperature)
+    module = make(temperature)
     trainer = lightning.Trainer(
         max_epochs=1, callbacks=list(callbacks), accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
@@ -63,6 +63,23 @@ def test_lightning(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+class _Interrupted(_Module):
+    def training_step(self, batch: Tensor, index: int) -> Tensor:
+        if index == 3:
+            raise RuntimeError("interrupted")
+        return super().training_step(batch, index)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_a_page_of_a_training_that_fails(tmp_path: Path) -> None:
+    callback = LightningCallback(report=tmp_path / "page.html", log=None)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        fit(callback, make=_Interrupted)
+    assert (tmp_path / "page.html").exists()
+    assert callback.doctor is not None
+    assert callback.doctor._hook is None
+
+
 def test_lightning_without_a_criterion() -> None:
     with pytest.raises(ValueError, match="criterion: expected the name of a loss that is a module"):
         fit(LightningCallback("loss_function"))

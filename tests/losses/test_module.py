@@ -10,9 +10,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from contrapose import CosineSchedule, Loss, explain, koleo, nt_xent, penalties, queue, spread_out, supcon, two_views
+from contrapose import (
+    CosineSchedule,
+    Loss,
+    cross,
+    explain,
+    guide_targets,
+    koleo,
+    learned,
+    nested,
+    nt_xent,
+    penalties,
+    queue,
+    self_guided,
+    spread_out,
+    supcon,
+    two_views,
+)
 from contrapose.embeddings import of_two_views
 from contrapose.losses.parse import parse
+from contrapose.reduce import Count
 
 
 @pytest.mark.parametrize("name", ["nt_xent(temperature=0.2)", "dystress", "clip", "cacr", "supcon", "dcl", "simsiam"])
@@ -116,6 +133,38 @@ def test_the_number_of_negatives(loss: str, negatives: int) -> None:
     with torch.no_grad():
         assert Loss("nt_xent(temperature=0.1)").negatives_per_anchor(stored) == 20
     assert z1.grad is None
+
+
+@pytest.mark.parametrize("margin", [-0.2, 0.1, 1.0])
+@pytest.mark.parametrize("relative", [False, True])
+def test_the_number_of_negatives_of_self_guided(margin: float, relative: bool) -> None:
+    z1, z2 = torch.randn(2, 8, 4, dtype=torch.float64)
+    chosen = self_guided(margin=margin, relative=relative)
+    (counts,) = two_views(z1, z2).reduce(Count(), negatives=chosen, may_be_empty=True)
+    expected = counts.sum() / (counts > 0).sum().clamp(min=1)
+    assert Loss("nt_xent", negatives=chosen).negatives_per_anchor(z1, z2) == pytest.approx(float(expected))
+
+
+def test_the_number_of_negatives_of_prefixes() -> None:
+    z1, z2 = torch.randn(2, 8, 16)
+    assert Loss(nested("nt_xent", dims=(4, 16))).negatives_per_anchor(z1, z2) == 14
+
+
+def test_only_the_first_part_gets_soft_targets() -> None:
+    z1, z2 = torch.randn(2, 8, 16)
+    with pytest.raises(
+        ValueError, match="only the first part of a sum gets soft targets: write soft_nt_xent before clip"
+    ):
+        Loss("clip + soft_nt_xent()")
+    targets = guide_targets(two_views(z2, z1))
+    assert Loss("soft_nt_xent + clip()")(z1, z2, targets=targets).isfinite()
+
+
+def test_a_network_of_anchors_with_several_directions() -> None:
+    net = learned(torch.nn.Linear(16, 1), low=0.05, high=0.5)
+    pairs = cross(*torch.randn(2, 8, 16), directions=("a_to_b", "b_to_b"))
+    with pytest.raises(ValueError, match="temperature: a network of the anchors needs one direction of comparison"):
+        Loss(nt_xent, temperature=net)(pairs)
 
 
 class TestSum:

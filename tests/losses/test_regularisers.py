@@ -99,3 +99,8 @@ def test_loss_counts_the_steps_of_sigreg() -> None:
     resumed = Loss("sigreg(slices=8)")
     resumed.load_state_dict(criterion.state_dict())
     assert torch.equal(resumed(*z), criterion(*z))
+
+
+def test_koleo_of_one_sample() -> None:
+    with pytest.raises(ValueError, match="ids: all 4 samples have the id 7: none has a neighbour"):
+        Loss("koleo")(*torch.randn(2, 4, 8), ids=torch.full((4,), 7))

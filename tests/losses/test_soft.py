@@ -291,3 +291,13 @@ def test_bad_arguments_are_named() -> None:
         soft_nt_xent(pairs, targets=guide_targets(two_views(*z.to("meta"))))
     with pytest.raises(ValueError, match="form: expected"):
         soft_nt_xent(pairs, targets=given_targets(zeros), form="js")
+
+
+def test_scores_are_no_weights() -> None:
+    pairs = two_views(*torch.randn(2, 4, 8))
+    scores = torch.rand(8, 8)
+    assert margin_mse(pairs, targets=given_targets(scores, 2.0)).isfinite()
+    with pytest.raises(ValueError, match="targets: expected the scores of the positives too"):
+        margin_mse(pairs, targets=given_targets(scores))
+    with pytest.raises(ValueError, match="targets: expected a score for every candidate, got a sparse tensor"):
+        margin_mse(pairs, targets=given_targets(scores.to_sparse(), 2.0))

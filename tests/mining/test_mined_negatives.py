@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -250,3 +251,11 @@ def test_a_gpu_finds_the_same(options: dict[str, Any]) -> None:
         assert torch.equal(there.indices.cpu(), here.indices)
         assert there.dropped == here.dropped
         assert there.copies == here.copies == 100
+
+
+def test_positives_as_numbers_of_other_libraries() -> None:
+    queries, documents = torch.randn(2, 8, 16)
+    expected = mine(queries, documents, k=2).indices
+    given: list[Any] = [np.arange(8), list(np.arange(8)), list(torch.arange(8)), [np.array([i]) for i in range(8)]]
+    for positives in given:
+        assert torch.equal(mine(queries, documents, k=2, positives=positives).indices, expected)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from contrapose.doctor.quiet import CannotAsk
 
 _ID_NAMES = ("ids", "indices", "index", "idx")
 _MOST_VIEWS = 16  # a tensor (V, m, d) or (m, V, d) with more views is not taken for embeddings
@@ -64,6 +66,31 @@ class Call:
             kept = (position[classes] <= count).nonzero().flatten()
             kept = torch.arange(count) if len(kept) < 2 else kept
         return self._take(kept.to(self.sides[0].device))
+
+    def asked(self, most: int) -> Call:
+        """Return the call for at most `most` embeddings, for the criterion; raise CannotAsk if its indices would be wrong."""
+        part = self.subset(most)
+        return self if part is self else part._renumbered(self.rows)
+
+    def _renumbered(self, rows: int) -> Call:
+        """Return the call with targets that are rows of the batch, such as torch.arange(m), as rows of what is left of it."""
+        leaves = list(self.leaves)
+        for i, leaf in enumerate(leaves):
+            if not isinstance(leaf, Tensor) or leaf.is_floating_point() or leaf.dtype == torch.bool or i in self.places:
+                continue
+            is_square = leaf.ndim == 2 and len(leaf) == leaf.shape[1] == self.rows
+            if leaf.ndim and leaf.numel() > 1 and len(leaf) != self.rows and not is_square:
+                # Out of range, they would end the whole process on a GPU.
+                raise CannotAsk("the criterion gets numbers of rows, and a look asks about some of the rows only")
+            if self._is_target(leaf, rows):
+                leaves[i] = leaf.argsort().argsort()
+        return replace(self, leaves=tuple(leaves))
+
+    def _is_target(self, leaf: Tensor, rows: int) -> bool:
+        """Return whether integers are rows of the batch: all different, below their number, and no data-set indices."""
+        if leaf.ndim != 1 or len(self.sides) == 1 or (self.ids is not None and torch.equal(leaf, self.ids)):
+            return False
+        return len(leaf.unique()) == len(leaf) and bool((leaf >= 0).all() and (leaf < rows).all())
 
     def _take(self, kept: Tensor) -> Call:
         def rows(value: Any) -> Any:

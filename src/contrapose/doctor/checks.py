@@ -76,10 +76,11 @@ def _knows_nothing(look: Look) -> bool:
     if look.retrieval is None or look.chance is None or look.chance > 0.3:
         return False
     noise = 3 * math.sqrt(look.chance * (1 - look.chance) / max(look.rows, 1))
-    at_chance = look.retrieval <= limits.RETRIEVAL.value * look.chance + noise
+    most = limits.RETRIEVAL.value * look.chance + noise
+    at_chance = look.retrieval <= most
     action = look.action
     if action is None or action.mismatched <= action.ideal:
-        return at_chance
+        return at_chance and most < 0.5  # in a small batch, a good network can be within the noise
     fallen = (action.mismatched - action.loss) / (action.mismatched - action.ideal)
     return at_chance and fallen < limits.NOTHING_LEARNED.value
 
@@ -128,6 +129,8 @@ def _is_solved(look: Look) -> bool:
     if action is None or look.retrieval is None or look.retrieval < 0.99 or (look.chance or 1.0) > 0.3:
         return False
     room = action.mismatched - action.ideal
+    if action.loss < action.ideal - 0.01 * room:  # then `ideal` is not the best that there is
+        return False
     return room > 0 and action.loss - action.ideal < limits.TOO_EASY.value * room
 
 
@@ -244,6 +247,8 @@ def not_normalised(looks: Looks) -> Finding | None:
 
 def _depends_on_length(action: Action) -> bool:
     size = max(abs(action.loss), abs(action.mismatched - action.ideal), 1e-12)
+    if abs(action.moved - action.loss) < 1e-3 * size:  # a loss of distances, for which lengths are no mistake
+        return False
     return abs(action.rescaled - action.loss) > limits.SENSITIVE.value * size
 
 

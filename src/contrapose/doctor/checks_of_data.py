@@ -62,6 +62,8 @@ def duplicates(looks: Looks) -> Finding | None:
     if len(last) < 2 or last[-1] is not looks[-1]:
         return None
     look = looks[-1]
+    if look.action is not None and look.action.push == 0:  # rows are not compared with each other
+        return None
     return Finding(
         name="duplicates",
         severity="warning",
@@ -88,7 +90,7 @@ def false_negatives(looks: Looks) -> Finding | None:
         "all others",
         means="These rows probably show the same thing under different numbers, and they are pushed apart as negatives.",
         do="Look at these rows (doctor.see(…, samples=batch) shows them on the page). Remove near-duplicates, pass ids= that "
-        "are equal for them, or use a loss that leaves such negatives out (fnc, guided, self_guided).",
+        "are equal for them, or leave such negatives out: negatives=self_guided() or guided(…), or the loss fnc.",
         rows=look.twins,
     )
 

@@ -98,12 +98,8 @@ class Doctor:
         """Return the criterion, to be called as before: each call is seen, so that the loop needs no further line."""
         criterion = self.criterion
         if isinstance(criterion, nn.Module):
-
-            def hook(module: nn.Module, arguments: Any, keywords: Any) -> None:
-                self.see(*arguments, **keywords)
-
             self.unwatch()
-            self._hook = criterion.register_forward_pre_hook(hook, with_kwargs=True)
+            self._hook = criterion.register_forward_pre_hook(_Watch(self), with_kwargs=True)
             return criterion
         if criterion is None:
             raise ValueError("criterion: expected a loss to watch, got None; write Doctor(loss)")
@@ -147,8 +143,10 @@ class Doctor:
         """
         self._is_looking = True
         try:
-            call = read_call(self.criterion or _nothing, arguments, keywords)
-            return self._look(call, samples)
+            found = self._look(read_call(self.criterion or _nothing, arguments, keywords), samples)
+            for name in ("all checks", "this look"):  # of an earlier look, such as a last batch of one row
+                self.left_out.pop(name, None)
+            return found
         except NotRead as error:
             self.left_out["all checks"] = str(error)
         except Exception as error:  # a mistake in a check must not end training
@@ -175,10 +173,10 @@ class Doctor:
             if finding is not None and finding.name not in self._found:
                 finding = replace(finding, step=look.step)
                 self._found[finding.name] = finding
-                self._keep_samples(finding, samples)
                 fresh.append(finding)
                 if self.log is not None:
                     self.log(str(finding))
+                self._keep_samples(finding, samples)
         return fresh
 
     def _measure(self, call: Call) -> Look:
@@ -239,10 +237,15 @@ class Doctor:
         return found
 
     def _keep_samples(self, finding: Finding, samples: Samples | None) -> None:
-        if samples is not None:
-            for row in {row for group in finding.rows for row in group}:
-                value = samples[row]
+        rows = {row for group in finding.rows for row in group} if samples is not None else set()
+        try:
+            for row in rows:
+                value = samples[row]  # type: ignore[index]
                 self.samples[row] = value.detach().cpu() if isinstance(value, Tensor) else value
+        except Exception as error:  # a batch of another form, such as a dictionary of tokens
+            self.left_out["samples on the page"] = (
+                f"samples: expected images or texts in order, {type(error).__name__}: {error}"
+            )
 
     def report(self, path: str | Path) -> Path:
         """Write a page with the findings, curves of what was measured, and what was left out; return its path.
@@ -255,6 +258,20 @@ class Doctor:
 
     def __str__(self) -> str:
         return summary(self.step, len(self.looks), self.findings, self.left_out)
+
+
+class _Watch:
+    """The hook of a watched criterion. Copies and files of the criterion have one that sees nothing."""
+
+    def __init__(self, doctor: Doctor | None = None) -> None:
+        self.doctor = doctor
+
+    def __call__(self, module: nn.Module, arguments: Any, keywords: Any) -> None:
+        if self.doctor is not None:
+            self.doctor.see(*arguments, **keywords)
+
+    def __reduce__(self) -> tuple[type[_Watch], tuple[()]]:
+        return _Watch, ()
 
 
 def summary(steps: int, looks: int, findings: Sequence[Finding], left_out: Mapping[str, str]) -> str:

@@ -32,6 +32,7 @@ class SimilarityGradient:
     mismatched: Tensor  # the loss if each row's positive is another sample: that of a network that has learned nothing
     ideal: Tensor  # the loss if positives coincide and all other rows are orthogonal
     rescaled: Tensor  # the loss if each row is scaled by a random factor between 0.5 and 2; `value` if it normalises
+    moved: Tensor  # the loss if the same vector is added to all rows, which changes no distance
     has_gradient: Tensor  # (R,) whether each row gets a gradient: a criterion may detach a side
 
 
@@ -73,6 +74,7 @@ def _measure(call: Call, make: Callable[[], Callable[..., Tensor]], dtype: torch
             ideal = ask(_ideal(call, sides))
             factors = torch.exp2(torch.linspace(-1, 1, len(z), dtype=torch.float64, device=z.device)[_shuffle(len(z))])
             rescaled = ask(lifted * norms * factors[:, None])
+            moved = ask(lifted * norms + norms.mean() * lifted[-1])
     matrix = torch.linalg.solve_triangular(lifted, gradient * norms, upper=False, left=False)
     matrix.fill_diagonal_(0.0)
     has_gradient = gradient.abs().amax(1) > 0
@@ -83,7 +85,7 @@ def _measure(call: Call, make: Callable[[], Callable[..., Tensor]], dtype: torch
     # At a low temperature most derivatives are far smaller than the rounding errors, which the asymmetry shows.
     noise = torch.where(both, (matrix - matrix.T).abs(), 0.0).amax()
     combined = torch.where(combined.abs() > torch.maximum(3 * noise, 1e-12 * combined.abs().amax()), combined, 0.0)
-    return SimilarityGradient(similarity, combined, value.detach(), mismatched, ideal, rescaled, has_gradient)
+    return SimilarityGradient(similarity, combined, value.detach(), mismatched, ideal, rescaled, moved, has_gradient)
 
 
 def lift(z: Tensor, *, jitter: float) -> tuple[Tensor, Tensor]:

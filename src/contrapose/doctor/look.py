@@ -31,6 +31,7 @@ class Action:
     mismatched: float  # their loss if each positive is another sample: that of a network that has learned nothing
     ideal: float  # their loss if positives coincide, and all other rows are orthogonal
     rescaled: float  # their loss if each row's length is multiplied by a random factor between 0.5 and 2
+    moved: float  # their loss if the same vector is added to all rows, which leaves distances as they are
     pull: float  # mean over anchors of the total pull on positives
     push: float  # mean over anchors of the total push on negatives
     negatives: float  # mean number of candidates that are pushed at all

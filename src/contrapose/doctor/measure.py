@@ -186,7 +186,7 @@ def _repeated(part: Call, first: Tensor, second: Tensor, cross: Tensor) -> dict[
 
 def measure_action(call: Call, make: Callable[[], Callable[..., Tensor]]) -> Action:
     """Return what a criterion does to the similarities of some rows; raise CannotAsk if it cannot be asked."""
-    part = call.subset(ASKED_ROWS)
+    part = call.asked(ASKED_ROWS)
     if part.groups is None:
         raise CannotAsk("positives are unknown: the criterion gets one tensor of embeddings without labels")
     result = similarity_gradient(part, make)
@@ -200,6 +200,7 @@ def measure_action(call: Call, make: Callable[[], Callable[..., Tensor]]) -> Act
             result.mismatched,
             result.ideal,
             result.rescaled,
+            result.moved,
             at.attraction.mean(),
             at.repulsion.mean(),
             (~same_id[pushed]).sum(1).double().mean(),
@@ -212,6 +213,7 @@ def measure_action(call: Call, make: Callable[[], Callable[..., Tensor]]) -> Act
         "mismatched",
         "ideal",
         "rescaled",
+        "moved",
         "pull",
         "push",
         "negatives",
@@ -265,7 +267,7 @@ def precision_error(call: Call, criterion: Callable[..., Tensor]) -> float | Non
     is_low = any(side.dtype in (torch.bfloat16, torch.float16) for side in call.sides)
     if not (is_low or torch.is_autocast_enabled(device)):
         return None
-    part = call.subset(ASKED_ROWS)
+    part = call.asked(ASKED_ROWS)
     gradients = []
     for exact in (False, True):
         leaves = [side.detach().clone().float() if exact else side.detach().clone() for side in part.sides]

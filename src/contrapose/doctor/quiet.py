@@ -46,20 +46,24 @@ def copy_of(criterion: Callable[..., Any], shared: tuple[Any, ...] = ()) -> Call
         function: Callable[..., Any] = _copy(_unwrapped(criterion), shared).forward
         return function
     if isinstance(criterion, partial):
-        return partial(
-            copy_of(criterion.func, shared), *_states(criterion.args, shared), **_states_by_name(criterion, shared)
-        )
+        arguments = tuple(_own(value, shared) for value in criterion.args)
+        keywords = {name: _own(value, shared) for name, value in criterion.keywords.items()}
+        return partial(copy_of(criterion.func, shared), *arguments, **keywords)
     if isinstance(criterion, types.MethodType):
-        owner = criterion.__self__
-        return types.MethodType(criterion.__func__, _copy(owner, shared) if isinstance(owner, nn.Module) else owner)
-    if isinstance(criterion, types.FunctionType) and criterion.__closure__:
-        cells = tuple(types.CellType(value) for value in _states(_contents(criterion), shared))
+        return types.MethodType(criterion.__func__, _own_object(criterion.__self__, shared))
+    if isinstance(criterion, types.FunctionType):
+        if not criterion.__closure__:
+            return criterion
+        cells = tuple(types.CellType(_own(value, shared)) for value in _contents(criterion))
         made = types.FunctionType(
             criterion.__code__, criterion.__globals__, criterion.__name__, criterion.__defaults__, cells
         )
         made.__kwdefaults__ = criterion.__kwdefaults__
         return made
-    return criterion
+    if isinstance(criterion, type | types.BuiltinFunctionType):
+        return criterion
+    owned: Callable[..., Any] = _own_object(criterion, shared)
+    return owned
 
 
 def _contents(function: types.FunctionType) -> tuple[Any, ...]:
@@ -69,12 +73,41 @@ def _contents(function: types.FunctionType) -> tuple[Any, ...]:
         raise CannotAsk("the criterion is a function with a variable that is not set") from error
 
 
-def _states(values: tuple[Any, ...], shared: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(_copy(value, shared) if isinstance(value, nn.Module) else value for value in values)
+def _own(value: Any, shared: tuple[Any, ...]) -> Any:
+    """Return a value that a criterion may change, such as a module, a queue or a counter in a list, as a copy of its own."""
+    if isinstance(value, nn.Module):
+        return _copy(value, shared)
+    if isinstance(value, torch.Tensor):
+        if value.requires_grad:  # trained, or computed from what is trained
+            return value
+        _check_size(value.nbytes)
+        return value.clone()
+    if type(value) in (list, tuple):
+        return type(value)(_own(inner, shared) for inner in value)
+    if type(value) is dict:
+        return {name: _own(inner, shared) for name, inner in value.items()}
+    return value
 
 
-def _states_by_name(criterion: partial[Any], shared: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(criterion.keywords, _states(tuple(criterion.keywords.values()), shared), strict=True))
+def _own_object(value: Any, shared: tuple[Any, ...]) -> Any:
+    """Return a copy of an object with attributes, which are copied as `_own` does."""
+    if isinstance(value, nn.Module):
+        return _copy(value, shared)
+    if not hasattr(value, "__dict__"):
+        return value
+    try:
+        made = copy.copy(value)
+        vars(made).update({name: _own(inner, shared) for name, inner in vars(value).items()})
+    except CannotAsk:
+        raise
+    except Exception as error:
+        raise CannotAsk(f"the criterion cannot be copied ({type(error).__name__}: {error})") from error
+    return made
+
+
+def _check_size(count: int) -> None:
+    if count > MOST_BYTES:
+        raise CannotAsk(f"the criterion keeps {count / 2**20:,.0f} MiB of state, which a look does not copy")
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
@@ -89,9 +122,7 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 def _copy(module: nn.Module, shared: tuple[Any, ...]) -> nn.Module:
     """Return a copy with the same parameters and buffers of its own."""
     owned = [buffer for buffer in module.buffers() if all(not _holds(other, buffer) for other in shared)]
-    size = sum(buffer.nbytes for buffer in owned)
-    if size > MOST_BYTES:
-        raise CannotAsk(f"the criterion keeps {size / 2**20:,.0f} MiB of state, which a look does not copy")
+    _check_size(sum(buffer.nbytes for buffer in owned))
     memo: dict[int, Any] = {id(p): p for p in module.parameters()} | {id(value): value for value in shared}
     try:
         return copy.deepcopy(module, memo)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -58,14 +58,19 @@ def parts_of(model: nn.Module | Mapping[str, nn.Module] | None) -> dict[str, lis
                 "model: expected parameters with values, got a lazy module that has none yet; pass one batch through it first"
             )
     if not isinstance(model, nn.Module):
-        parts: dict[str, list[Tensor]] = {name: list(part.parameters()) for name, part in model.items()}
+        parts = {name: _weights(part) for name, part in model.items()}
         return {name: own for name, own in parts.items() if own}
-    whole: list[Tensor] = list(model.parameters())
+    whole = _weights(model)
     # A small unused child, such as BERT's pooler, is no tower; it belongs to the rest.
     least = _LEAST_SHARE * sum(p.numel() for p in whole)
-    children: dict[str, list[Tensor]] = {name: list(child.parameters()) for name, child in model.named_children()}
+    children = {name: _weights(child) for name, child in model.named_children()}
     large = {name: part for name, part in children.items() if part and sum(p.numel() for p in part) >= least}
     return large if len(large) > 1 else {"model": whole} if whole else {}
+
+
+def _weights(module: nn.Module) -> list[Tensor]:
+    """Return the parameters that can be trained in principle: integers are weights that are stored in few bits."""
+    return [p for p in module.parameters() if p.is_floating_point()]
 
 
 @torch.no_grad()
@@ -74,5 +79,14 @@ def fingerprint(parts: Mapping[str, list[Tensor]]) -> dict[str, float]:
     if not parts:
         return {}
     flat = [p.detach() for parameters in parts.values() for p in parameters]
-    norms = iter(torch.stack([norm.double().cpu() for norm in torch._foreach_norm(flat)]).tolist())
+    norms = iter(torch.stack([norm.double().cpu() for norm in _norms(flat)]).tolist())
     return {name: math.fsum(islice(norms, len(parameters))) for name, parameters in parts.items()}
+
+
+def _norms(tensors: list[Tensor]) -> Sequence[Tensor]:
+    if all(tensor.dtype in (torch.float32, torch.float64) for tensor in tensors):
+        return torch._foreach_norm(tensors)
+    # Rounded to 16 bits, a norm stays the same while the weights change.
+    return [
+        torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors
+    ]

@@ -88,6 +88,11 @@ def _refuse_state(objective: Callable[..., Tensor], given: Collection[str], sett
         raise ValueError(f"objective: expected an objective of pairs, got {name}, which takes {traits.takes}")
     known = signature(objective).parameters
     required = [name for name in traits.provided if known[name].default is Parameter.empty and name not in given]
+    if "targets" in required:
+        raise ValueError(
+            f"objective: {name} has soft targets, which come from another model: pass guide= to ContrastiveLoss of "
+            "sentence-transformers or to NTXentLoss, or a teacher's features to ClipLoss"
+        )
     if required or with_state(partial(objective, **settings), samples=1)[1] is not None:
         raise ValueError(
             f"objective: {name} needs a value for each sample in every step, which this loss does not receive; "

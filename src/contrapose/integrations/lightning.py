@@ -44,11 +44,20 @@ class DoctorCallback(Callback):  # type: ignore[misc]
         parts = {name: part for name, part in parts.items() if any(True for _ in part.parameters())}
         if not trainer.is_global_zero:  # each finding once
             self.settings["log"] = None
+        if self.doctor is not None:  # an earlier fit
+            self.doctor.unwatch()
         self.doctor = Doctor(found, **{"model": parts or None, **self.settings})
         self.doctor.watch()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Write the page."""
+        self._end(trainer)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Write the page of a training that ends early, with Ctrl-C or an error."""
+        self._end(trainer)
+
+    def _end(self, trainer: Any) -> None:
         if self.doctor is not None:
             self.doctor.unwatch()
             if self.report_path is not None and trainer.is_global_zero:

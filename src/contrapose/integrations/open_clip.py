@@ -68,7 +68,8 @@ class ClipLoss(_TwoTowers):
     """`open_clip.loss.ClipLoss` with any objective, temperature and choice of negatives; open_clip is not needed.
 
     The loss is the mean of both directions, image to text and text to image. The temperature is 1 / `logit_scale`, and
-    `logit_scale` gets a gradient, unless `temperature` or the objective sets another temperature.
+    `logit_scale` gets a gradient, unless `temperature` or the objective sets another temperature. Of a sum, this holds for the
+    first part: write the temperature of the others into the text, as in "clip + 0.5*dcl(temperature=0.1)".
 
     objective   a function of pairs, a method of `CATALOGUE`, or text such as "dystress"; "soft_nt_xent" takes the similarities of
                 a teacher's features as soft targets, with the arguments of open_clip's DistillClipLoss

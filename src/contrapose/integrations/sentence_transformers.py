@@ -20,13 +20,13 @@ from sentence_transformers.base.losses.gradcache import CachedLossMixin
 from sentence_transformers.base.losses.merged_forward import embed_columns
 from torch import Tensor, nn
 
-from contrapose.distributed import average_gradient, gather
+from contrapose.distributed import average_gradient, gather, world_size
 from contrapose.integrations.criterion import Objective, make_criterion
 from contrapose.integrations.duplicates import group_ids, text_ids
 from contrapose.integrations.guide import Guide
 from contrapose.pairs import Pairs, cross, guide_targets, guided
 from contrapose.pairs.negatives import ViewChoice, steps
-from contrapose.temperature import Learned
+from contrapose.temperature import Learned, TemperatureNet
 from contrapose.validate import check_choice, check_known
 
 if Version(sentence_transformers.__version__) < Version("6.2"):
@@ -153,7 +153,8 @@ class ContrastiveLoss(nn.Module):
         pairs, learned = self._pairs(embeddings, batch.texts), self._learned()
         if pairs is None:
             # The loss has zero gradients for all learned parameters, since other processes wait for these gradients.
-            return torch.stack([z.sum() for z in (*embeddings, *learned.values())]).sum() * 0.0
+            others = [p for p in self.criterion.parameters() if p.requires_grad]
+            return torch.stack([z.sum() for z in (*embeddings, *learned.values(), *others)]).sum() * 0.0
         settings: dict[str, Any] = {**learned}
         if batch.guide is not None:
             reference = self._pairs(batch.guide, batch.texts)
@@ -193,6 +194,12 @@ class ContrastiveLoss(nn.Module):
     def _learned(self) -> dict[str, Tensor]:
         """Return the current values of learned settings, with averaged gradients, since the trainer does not average them."""
         settings = self.criterion.settings
+        nets = [name for name, value in settings.items() if isinstance(value, TemperatureNet)]
+        if nets and not self.gather_across_devices and world_size() > 1:
+            raise ValueError(
+                f"{nets[0]}: the processes would train a network of the anchors apart from each other: pass "
+                "gather_across_devices=True, or use learned(0.07)"
+            )
         values = {name: value() for name, value in settings.items() if isinstance(value, Learned)}
         values |= {name: value for name, value in settings.items() if isinstance(value, nn.Parameter)}
         if not values:

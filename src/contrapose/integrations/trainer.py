@@ -32,6 +32,11 @@ class DoctorCallback(TrainerCallback):  # type: ignore[misc]
         self.report_path = report
         self.doctor = doctor_of(loss, **{"log": print, **settings})
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Print in one process only."""
+        if not state.is_world_process_zero:
+            self.doctor.log = None
+
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the page."""
         if self.report_path is not None and state.is_world_process_zero:

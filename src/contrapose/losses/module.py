@@ -15,8 +15,12 @@ from torch import Tensor, nn
 from contrapose.embeddings import PROVIDED, Assignments, Embeddings, State, within_batch
 from contrapose.losses.catalogue import Method
 from contrapose.losses.finish import REDUCTIONS
+from contrapose.losses.nested import Nested
 from contrapose.losses.objective import added_to, input_of, nearest_setting, traits_of
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
+from contrapose.pairs.guided import AtMost, SelfGuided
+from contrapose.pairs.negatives import steps
+from contrapose.pairs.prefix import width_of
 from contrapose.temperature import Learned, LearnedTemperature, Schedule, TemperatureNet
 from contrapose.validate import check_choice
 
@@ -86,6 +90,12 @@ class Loss(nn.Module):
                 self.add_module(name, value)
         self.weights = tuple(weight for weight, _ in parts)
         self.added: Sequence[nn.Module] = ()
+        for _, term in parts:
+            if "targets" in traits_of(term.func).provided and "targets" not in term.keywords:
+                raise ValueError(
+                    f"objective: only the first part of a sum gets soft targets: write {term.func.__name__} before "
+                    f"{objective.__name__}"
+                )
         if parts:
             self.added = nn.ModuleList(Loss(term) for _, term in parts)  # type: ignore[assignment]
         self.latest_parts: dict[str, Tensor] = {}
@@ -174,7 +184,9 @@ class Loss(nn.Module):
         negative = small.view_as(given.negative).requires_grad_()
         with torch.enable_grad():
             settings = self._settings_of_call(z, batch, more)
-            loss = self.objective(replace(given, positive=positive, negative=negative), **settings).sum()
+            objective = self.objective.base if isinstance(self.objective, Nested) else self.objective
+            changed = replace(given, positive=positive, negative=negative + _left_out(settings, given))
+            loss = objective(changed, **settings | _with_threshold(settings, len(positive), positive.device)).sum()
             if not loss.requires_grad:
                 return 0.0
             (gradient,) = torch.autograd.grad(loss, negative, allow_unused=True)
@@ -237,6 +249,10 @@ class Loss(nn.Module):
             if not isinstance(batch, Pairs):
                 raise ValueError(
                     f"{name}: a network of the anchors needs their embeddings, which {type(batch).__name__} do not have"
+                )
+            if batch.anchor.shape[1] != width_of(batch):
+                raise ValueError(
+                    f"{name}: a network of the anchors needs one direction of comparison, got anchors with several"
                 )
             return value(batch.anchor)
         if isinstance(value, Schedule):
@@ -310,3 +326,22 @@ def _check_settings(objective: Callable[..., Tensor], settings: Mapping[str, Any
             raise ValueError(
                 f"{name}: {objective.__name__} has the settings {', '.join(accepted)}{nearest_setting(name, accepted)}"
             )
+
+
+def _left_out(settings: Mapping[str, Any], given: Similarities) -> Tensor | float:
+    """Return 1 for candidates that `self_guided` leaves out at these similarities, and 0 for the others, (n, c)."""
+    limits = [choice.of_positives(lambda: given.positive) for choice in _self_guided(settings)]
+    above = [given.negative > limit.threshold[:, None] for limit in limits]
+    return torch.stack(above).any(0).double() if above else 0.0
+
+
+def _with_threshold(settings: Mapping[str, Any], anchors: int, device: torch.device) -> dict[str, Any]:
+    """Return the choice of negatives with a threshold in place of `self_guided`, below what `_left_out` has raised."""
+    if not _self_guided(settings):
+        return {}
+    limit = AtMost(torch.full((anchors,), 0.5, dtype=torch.float64, device=device), "self_guided")
+    return {"negatives": tuple(limit if isinstance(own, SelfGuided) else own for own in steps(settings["negatives"]))}
+
+
+def _self_guided(settings: Mapping[str, Any]) -> list[SelfGuided]:
+    return [own for own in steps(settings.get("negatives")) if isinstance(own, SelfGuided)]

@@ -79,11 +79,16 @@ def nested(
     """
     base = _partial(objective)
     traits, widths = traits_of(base.func), _check_dims(dims)
-    if traits.takes == "assignments" or traits.make_state is not None or "support" in traits.provided:
-        raise ValueError(
-            f"objective: expected a loss of embeddings or pairs alone, got {base.func.__name__}, which also needs "
-            f"{'prototypes' if traits.takes == 'assignments' else 'what it keeps between steps'}"
-        )
+    needs = {
+        "prototypes": traits.takes == "assignments",
+        "what it keeps between steps": traits.make_state is not None,
+        "support views, which have all coordinates": "support" in traits.provided,
+    }
+    for what, is_needed in needs.items():
+        if is_needed:
+            raise ValueError(
+                f"objective: expected a loss of embeddings or pairs alone, got {base.func.__name__}, which also needs {what}"
+            )
     # The settings of a method stay visible, so that `Loss` shows them and registers learned ones.
     own = partial(Nested(partial(base.func), widths, _check_weights(weights, widths)), **base.keywords)
     return replace_first(base, own)

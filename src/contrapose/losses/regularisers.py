@@ -21,7 +21,7 @@ from contrapose.pairs.negatives import Negatives, may_leave_none
 from contrapose.randomness import uniform
 from contrapose.reduce import Count, SumOfSquares
 from contrapose.reduce.unit import full_precision
-from contrapose.validate import check_count, check_embeddings, check_number
+from contrapose.validate import check_count, check_embeddings, check_number, check_values
 
 __all__ = ["StepCount", "koleo", "sigreg", "spread_out"]
 
@@ -63,6 +63,9 @@ def koleo(embeddings: Embeddings, *, eps: float = 1e-8) -> Tensor:
     check_number("eps", eps, least=0.0)
     z = _rows(embeddings)
     ids = torch.arange(z.shape[1], device=z.device) if embeddings.ids is None else embeddings.ids.to(z.device)
+    check_values(
+        (ids != ids[0]).any(), lambda: f"ids: all {len(ids)} samples have the id {int(ids[0])}: none has a neighbour"
+    )
     values = []
     with full_precision(z):
         for view in unit(z):

@@ -108,6 +108,7 @@ def margin_mse(pairs: AnyPairs, *, targets: Targets, negatives: Negatives = None
     6.37
     """
     targets = matching_targets(pairs, targets)
+    targets.check_scores()
     gap = pairs.positives() - targets.positive.to(pairs.positives())  # s⁺ - t⁺, (n, k)
     # (gap - d)² is expanded around the gap's value, so that nothing cancels: moved is 0, and carries the gradient.
     moved = gap - gap.detach()

@@ -65,7 +65,7 @@ def mine(
                      document i belongs to query i. With several positives, s⁺ is the similarity of the most similar one
     excluded         rows of further documents that are no negatives of each query, in the same form, such as its own text
     labels           integers (m,): documents with the label of one of the query's positives are no negatives, such as images
-                     of the same class
+                     of the same class; -1 is a label like any other
     ids              integers (m,): documents with equal ids, such as equal texts, are copies; by default, documents with equal
                      embeddings are. The first copy stands for all: only it is mined, and not if one of them is the query's own
     rank_from        first rank to take; the most similar document that is neither the query's own nor excluded, nor has its
@@ -180,7 +180,7 @@ def _check_limits(
 def _rows_of_each(name: str, rows: Indices, queries: Tensor, documents: Tensor) -> Tensor:
     """Return rows of documents for each query as a matrix (q, p), padded with -1."""
     if not isinstance(rows, Tensor):
-        lists = [[own] if isinstance(own, int) else list(own) for own in rows]
+        lists = [[own] if isinstance(own, int) else torch.as_tensor(own).flatten().tolist() for own in rows]
         width = max(map(len, lists), default=0)
         rows = torch.tensor([own + [NONE] * (width - len(own)) for own in lists], dtype=torch.long)
     matrix = rows[:, None] if rows.ndim == 1 else rows

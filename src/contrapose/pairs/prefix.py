@@ -20,7 +20,8 @@ def width_of(pairs: AnyPairs) -> int:
         return width_of(pairs.own)
     if not isinstance(pairs, Pairs):
         raise ValueError(
-            "pairs: similarity values have no coordinates: expected the result of two_views, views or cross"
+            "pairs: similarity values have no coordinates: expected the result of two_views, views or cross; a nested loss has "
+            "similarities of its own for each prefix, so ask for the penalties of the loss of one prefix"
         )
     if pairs.similarity == "neg_euclid":
         raise ValueError("pairs: expected similarity='cosine' or 'dot' for prefixes of embeddings, got 'neg_euclid'")

@@ -46,6 +46,10 @@ class Targets(Scores):
         """Raise ValueError for given weights below 0."""
         return
 
+    def check_scores(self) -> None:
+        """Raise ValueError for weights, which are no scores of a teacher."""
+        return
+
     def for_rows(self: T, rows: slice) -> T:
         """Return the same targets for a subset of the anchors."""
         return replace(self, positive=self.positive[rows])
@@ -125,6 +129,7 @@ class _Dense(Targets):
     """Given scores of all candidates."""
 
     candidates: Tensor  # (n, m)
+    scores_positives: bool = True  # whether the positives have numbers of their own
 
     def __call__(self, block: Block) -> Tensor:
         scores = self.candidates[block.rows, block.pool]
@@ -135,6 +140,10 @@ class _Dense(Targets):
 
     def check_weights(self) -> None:
         _check_not_negative(self.temperature, self.candidates, self.positive)
+
+    def check_scores(self) -> None:
+        if not self.scores_positives:
+            raise ValueError("targets: expected the scores of the positives too: given_targets(candidates, positives)")
 
     def fitted(self, anchors: int, positives: int, candidates: int) -> _Dense:
         own = _fitted_positives(self.positive, anchors, positives)
@@ -163,6 +172,12 @@ class _Sparse(Targets):
 
     def check_weights(self) -> None:
         _check_not_negative(self.temperature, self.values, self.positive)
+
+    def check_scores(self) -> None:
+        raise ValueError(
+            "targets: expected a score for every candidate, got a sparse tensor, in which missing entries have none; leave "
+            "candidates without a score out of the pairs"
+        )
 
     def fitted(self, anchors: int, positives: int, candidates: int) -> _Sparse:
         if (len(self.bounds) - 1, self.width) != (anchors, candidates):
@@ -298,7 +313,9 @@ def given_targets(
     candidates = candidates.detach()
     if candidates.layout == torch.strided:
         _check_finite(candidates=candidates, positives=own)
-        return _Dense(positive=own, temperature=temperature, candidates=candidates)
+        return _Dense(
+            positive=own, temperature=temperature, candidates=candidates, scores_positives=positives is not None
+        )
     if temperature is not None:
         raise ValueError(
             "temperature: expected None, since missing entries of a sparse tensor are weights of 0, not scores"

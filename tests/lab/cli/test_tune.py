@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from commands import error_message
 
 from contrapose.lab.cli import main
+from contrapose.lab.cli.tune import Tune
 from contrapose.lab.studies.tuning import candidates, temperature_at
 
 
@@ -66,6 +69,20 @@ def test_a_run_gives_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[
     output = capsys.readouterr().out
     assert "7 x 2 epochs, 3 x 4, then the best and the default with 3 seeds x 8: at most 74 epochs" in output
     assert not (tmp_path / "reports").exists()
+
+
+def test_the_command_at_the_end_has_the_settings_that_were_tuned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"data": "digits", "limit": 64, "batch": 32, "epochs": 2, "keep": (1, 2), "symmetric": True, "queue": 64}
+    command = Tune(given=given | {"framework": "moco", "loss": "moco"})._command("nt_xent(temperature=0.2)")
+    assert command.endswith("--framework moco --loss 'nt_xent(temperature=0.2)'")
+    main([*shlex.split(command)[1:], "--baselines", "none", "--out", str(tmp_path / "run")])
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert {name: run[name] for name in given} == {**given, "keep": [1, 2]}
+    command = Tune(given={"epochs": 1}, config=tmp_path / "run" / "run.json")._command("moco")
+    assert command == f"contrapose train --config {tmp_path}/run/run.json --epochs 1 --loss moco"
+    capsys.readouterr()
 
 
 def test_what_tune_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

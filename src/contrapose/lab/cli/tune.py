@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -142,16 +142,37 @@ class Tune(ConfigOption):
         results = collect(plan, seeds, self.runs_dir)
         folder = self.out / report_name(plan, seeds).replace("compare-", "tune-", 1)
         show_results(plan, results, page(plan, results, self.runs_dir), folder)
-        if not is_clearly_ahead(plan.study, results, best.loss, default):
+        if score_of(plan.study).hits is None:
+            print(
+                f"Compare the means: whether {best.loss} is better than {default} is not tested for {score_of(plan.study).words}."
+            )
+        elif not is_clearly_ahead(plan.study, results, best.loss, default):
             print(f"Nothing is clearly better than the default, {default}: keep it, or use more --seeds.")
         else:
-            print(f"train with: contrapose train --data {shlex.quote(run.data)} --loss {shlex.quote(best.loss)}")
+            print(f"train with: {self._command(best.loss)}")
             print(
                 "The trials and the comparison used the same held-out data, so the gain of the best of "
                 f"{count_of(len({trial.loss for trial in trials}), 'candidate')} is a little too high."
             )
         if failures:
             raise SystemExit(exits.FAILED)
+
+    def _command(self, loss: str) -> str:
+        """Return the command that trains with a loss and with the settings that were tuned."""
+        config = [] if self.config is None else ["--config", str(self.config)]
+        return shlex.join(["contrapose", "train", *config, *_options(self.given), "--loss", loss])
+
+
+def _options(given: Settings) -> Iterator[str]:
+    """Yield options of the command line with these settings."""
+    for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
+        if name in ("loss", "temperature"):
+            continue
+        if isinstance(value, bool):
+            yield option if value else option.replace("--", "--no-", 1)
+        else:
+            yield from (option, *map(str, value if isinstance(value, tuple) else [value]))
 
 
 def _print_candidates(losses: Sequence[str], epochs: int, seeds: int) -> None:
