@@ -70,8 +70,8 @@ def log(folder: Path) -> Path:
     return folder.with_suffix(".log")
 
 
-def finish(kind: str, folder: Path) -> None:
-    process = train(kind, folder)
+def finish(kind: str, folder: Path, **options: Any) -> None:
+    process = train(kind, folder, **options)
     process.join(300)
     assert process.exitcode == 0, log(folder).read_text()
 
@@ -110,12 +110,14 @@ def test_killed_at_random_moments(kind: str, seed: int, times: int, tmp_path: Pa
         promise.case()
 
 
-def die_at_write(folder: Path, number: int) -> None:
-    """Kill this process just before its write with this number in the folder, and count the writes in a file beside it.
-
-    Checkpoints are spaced by the seconds that they take. Here every epoch has one, so that a busy machine changes no number.
-    """
+def save_each_epoch() -> None:
+    """Write a checkpoint after every epoch: they are spaced by the seconds that they take, which differ on a busy machine."""
     SavedTraining.is_due = lambda self, **options: True  # type: ignore[method-assign]
+
+
+def die_at_write(folder: Path, number: int) -> None:
+    """Kill this process just before its write with this number in the folder, and count the writes in a file beside it."""
+    save_each_epoch()
     counts, writes = os.open(folder.with_suffix(".writes"), os.O_CREAT | os.O_WRONLY), count(1)
 
     def on_event(event: str, arguments: tuple[Any, ...]) -> None:
@@ -134,6 +136,7 @@ def die_at_write(folder: Path, number: int) -> None:
 
 def die_at_byte(number: int) -> None:
     """End this process by a signal inside the first write that would make a file larger than so many bytes."""
+    save_each_epoch()
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (number, number))
@@ -153,7 +156,7 @@ def die_and_resume(whole: Path, folder: Path, before: Any) -> None:
     process = train("all files", folder, before=before)
     process.join(300)
     assert process.exitcode in (-signal.SIGKILL, -signal.SIGXFSZ), (process.exitcode, log(folder).read_text())
-    finish("all files", folder)
+    finish("all files", folder, before=save_each_epoch)
     assert weights(folder) == weights(whole)
     assert records(folder) == records(whole)
     names = [sorted(path.relative_to(root).as_posix() for path in root.rglob("*")) for root in (folder, whole)]
