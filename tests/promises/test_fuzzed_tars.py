@@ -154,6 +154,19 @@ def test_a_header_that_claims_too_much(
     promise.case()
 
 
+@pytest.mark.parametrize("kind", [b"0", b"S"])
+@pytest.mark.parametrize("name", READERS)
+def test_a_header_that_points_before_the_start(name: str, kind: bytes, tmp_path: Path, promise: Promise) -> None:
+    content = READERS[name].contents(tmp_path)[0]
+    header = bytearray(content[:BLOCK])
+    header[124:136], header[156:157] = b"\xff" * 7 + b"\0" * 5, kind  # a negative number of bytes, in base 256
+    path = tmp_path / "hostile.tar"
+    path.write_bytes(with_checksum(bytes(header)) + content[BLOCK:])
+    with pytest.raises(ValueError, match=r"hostile\.tar (cannot be read|is cut off or damaged)"):
+        READERS[name].read(path)
+    promise.case()
+
+
 @pytest.mark.parametrize("place", ["a tar", "a file"])
 def test_an_image_of_gigabytes_is_not_read(place: str, tmp_path: Path, promise: Promise) -> None:
     """Files with holes take no space on the disk."""

@@ -39,7 +39,10 @@ class _HeaderReader(io.BufferedReader):
         return super().read(size)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        if offset > self._end:  # which the system refuses without the file's name, if it is far enough
+        # The system refuses both without the file's name, the second one only if it is far enough.
+        if offset < 0 and whence == os.SEEK_SET:
+            raise tarfile.ReadError("a header points before the start")
+        if offset > self._end:
             raise tarfile.ReadError("it ends inside a member")
         return super().seek(offset, whence)
 
