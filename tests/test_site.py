@@ -166,7 +166,7 @@ def links_of(path: Path) -> _Links:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site")
-    subprocess.run([sys.executable, str(SITE / "build.py"), str(out)], check=True, timeout=600)
+    subprocess.run([sys.executable, str(SITE / "build.py"), str(out)], check=True, timeout=850)
     return out / "html"
 
 
