@@ -225,7 +225,9 @@ def _trained(criterion: Loss) -> Results:
             target=criterion.traits.needs_target or criterion.objective is losses.dino
         )  # those with a teacher
         more = (
-            {"targets": pairs.given_targets(torch.full((1, 1), 0.5))} if "targets" in criterion.traits.provided else {}
+            {"targets": pairs.given_targets(torch.full((1, 1), 0.5), 1.0)}
+            if "targets" in criterion.traits.provided
+            else {}
         )
         value = criterion(batch, **more)
         value.mean().backward()

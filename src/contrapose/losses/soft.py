@@ -22,7 +22,7 @@ __all__ = ["margin_mse", "soft_nt_xent"]
 
 def _only_the_positive(settings: Settings, anchors: int) -> dict[str, Any]:
     """Return targets for `explain`, which shows one sample among negatives that attract nothing."""
-    return {"targets": given_targets(torch.zeros(1, 1))}
+    return {"targets": given_targets(torch.zeros(1, 1), 1.0)}
 
 
 @objective(provided=("targets",), untrained=_only_the_positive)
