@@ -62,7 +62,6 @@ def test_lightning(tmp_path: Path) -> None:
     assert "temperature too high" in (tmp_path / "doctor.html").read_text()
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 class _Interrupted(_Module):
     def training_step(self, batch: Tensor, index: int) -> Tensor:
         if index == 3:
@@ -80,6 +79,7 @@ def test_a_page_of_a_training_that_fails(tmp_path: Path) -> None:
     assert callback.doctor._hook is None
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_lightning_without_a_criterion() -> None:
     with pytest.raises(ValueError, match="criterion: expected the name of a loss that is a module"):
         fit(LightningCallback("loss_function"))

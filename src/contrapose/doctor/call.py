@@ -67,7 +67,7 @@ class Call:
             kept = torch.arange(count) if len(kept) < 2 else kept
         return self._take(kept.to(self.sides[0].device))
 
-    def asked(self, most: int) -> Call:
+    def subset_to_ask(self, most: int) -> Call:
         """Return the call for at most `most` embeddings, for the criterion; raise CannotAsk if its indices would be wrong."""
         part = self.subset(most)
         return self if part is self else part._renumbered(self.rows)

@@ -186,7 +186,7 @@ def _repeated(part: Call, first: Tensor, second: Tensor, cross: Tensor) -> dict[
 
 def measure_action(call: Call, make: Callable[[], Callable[..., Tensor]]) -> Action:
     """Return what a criterion does to the similarities of some rows; raise CannotAsk if it cannot be asked."""
-    part = call.asked(ASKED_ROWS)
+    part = call.subset_to_ask(ASKED_ROWS)
     if part.groups is None:
         raise CannotAsk("positives are unknown: the criterion gets one tensor of embeddings without labels")
     result = similarity_gradient(part, make)
@@ -267,7 +267,7 @@ def precision_error(call: Call, criterion: Callable[..., Tensor]) -> float | Non
     is_low = any(side.dtype in (torch.bfloat16, torch.float16) for side in call.sides)
     if not (is_low or torch.is_autocast_enabled(device)):
         return None
-    part = call.asked(ASKED_ROWS)
+    part = call.subset_to_ask(ASKED_ROWS)
     gradients = []
     for exact in (False, True):
         leaves = [side.detach().clone().float() if exact else side.detach().clone() for side in part.sides]

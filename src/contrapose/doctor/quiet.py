@@ -46,15 +46,15 @@ def copy_of(criterion: Callable[..., Any], shared: tuple[Any, ...] = ()) -> Call
         function: Callable[..., Any] = _copy(_unwrapped(criterion), shared).forward
         return function
     if isinstance(criterion, partial):
-        arguments = tuple(_own(value, shared) for value in criterion.args)
-        keywords = {name: _own(value, shared) for name, value in criterion.keywords.items()}
+        arguments = tuple(_copied_value(value, shared) for value in criterion.args)
+        keywords = {name: _copied_value(value, shared) for name, value in criterion.keywords.items()}
         return partial(copy_of(criterion.func, shared), *arguments, **keywords)
     if isinstance(criterion, types.MethodType):
-        return types.MethodType(criterion.__func__, _own_object(criterion.__self__, shared))
+        return types.MethodType(criterion.__func__, _copied_object(criterion.__self__, shared))
     if isinstance(criterion, types.FunctionType):
         if not criterion.__closure__:
             return criterion
-        cells = tuple(types.CellType(_own(value, shared)) for value in _contents(criterion))
+        cells = tuple(types.CellType(_copied_value(value, shared)) for value in _contents(criterion))
         made = types.FunctionType(
             criterion.__code__, criterion.__globals__, criterion.__name__, criterion.__defaults__, cells
         )
@@ -62,7 +62,7 @@ def copy_of(criterion: Callable[..., Any], shared: tuple[Any, ...] = ()) -> Call
         return made
     if isinstance(criterion, type | types.BuiltinFunctionType):
         return criterion
-    owned: Callable[..., Any] = _own_object(criterion, shared)
+    owned: Callable[..., Any] = _copied_object(criterion, shared)
     return owned
 
 
@@ -73,7 +73,7 @@ def _contents(function: types.FunctionType) -> tuple[Any, ...]:
         raise CannotAsk("the criterion is a function with a variable that is not set") from error
 
 
-def _own(value: Any, shared: tuple[Any, ...]) -> Any:
+def _copied_value(value: Any, shared: tuple[Any, ...]) -> Any:
     """Return a value that a criterion may change, such as a module, a queue or a counter in a list, as a copy of its own."""
     if isinstance(value, nn.Module):
         return _copy(value, shared)
@@ -83,21 +83,21 @@ def _own(value: Any, shared: tuple[Any, ...]) -> Any:
         _check_size(value.nbytes)
         return value.clone()
     if type(value) in (list, tuple):
-        return type(value)(_own(inner, shared) for inner in value)
+        return type(value)(_copied_value(inner, shared) for inner in value)
     if type(value) is dict:
-        return {name: _own(inner, shared) for name, inner in value.items()}
+        return {name: _copied_value(inner, shared) for name, inner in value.items()}
     return value
 
 
-def _own_object(value: Any, shared: tuple[Any, ...]) -> Any:
-    """Return a copy of an object with attributes, which are copied as `_own` does."""
+def _copied_object(value: Any, shared: tuple[Any, ...]) -> Any:
+    """Return a copy of an object with attributes, which are copied as `_copied_value` does."""
     if isinstance(value, nn.Module):
         return _copy(value, shared)
     if not hasattr(value, "__dict__"):
         return value
     try:
         made = copy.copy(value)
-        vars(made).update({name: _own(inner, shared) for name, inner in vars(value).items()})
+        vars(made).update({name: _copied_value(inner, shared) for name, inner in vars(value).items()})
     except CannotAsk:
         raise
     except Exception as error:

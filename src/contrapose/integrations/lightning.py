@@ -54,7 +54,7 @@ class DoctorCallback(Callback):  # type: ignore[misc]
         self._end(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Write the page of a training that ends early, with Ctrl-C or an error."""
+        """Write the page if training ends early, after Ctrl-C or an error."""
         self._end(trainer)
 
     def _end(self, trainer: Any) -> None:

@@ -250,9 +250,9 @@ class Loss(nn.Module):
                 raise ValueError(
                     f"{name}: a network of the anchors needs their embeddings, which {type(batch).__name__} do not have"
                 )
-            if batch.anchor.shape[1] != width_of(batch):
+            if batch.similarity == "neg_euclid" or batch.anchor.shape[1] != width_of(batch):
                 raise ValueError(
-                    f"{name}: a network of the anchors needs one direction of comparison, got anchors with several"
+                    f"{name}: a network of the anchors needs one direction of comparison, and similarity 'cosine' or 'dot'"
                 )
             return value(batch.anchor)
         if isinstance(value, Schedule):

@@ -24,13 +24,13 @@ class PassInput:
 def recompute_blocks(network: nn.Module) -> int:
     """Make the equal blocks in a network, such as a transformer's layers, compute their activations again in the backward pass.
 
-    Values and gradients are the same bits; in evaluation, nothing changes. Blocks with batch norms are left as they are, since
+    Values and gradients are bit-identical; in evaluation, nothing changes. Blocks with batch norms are left as they are, since
     their running statistics would count each batch twice. The network is changed in place; return the number of blocks.
     """
     blocks = list(_blocks(network))
     for block in blocks:
         read = [own for module in block.modules() for own in vars(module).values() if isinstance(own, PassInput)]
-        block.forward = partial(_pass, block, block.forward, list(dict.fromkeys(read)))
+        block.forward = partial(_recomputed_pass, block, block.forward, list(dict.fromkeys(read)))
     if not blocks:
         raise ValueError(
             "recompute: the encoder has no equal blocks in a row without batch norms; choose one that has, such as vit-s16-moco "
@@ -58,17 +58,21 @@ def _is_batch_norm(module: nn.Module) -> bool:
     return isinstance(module, _BatchNorm | ReplacementBatchNorm)
 
 
-def _pass(block: nn.Module, forward: Any, read: Sequence[PassInput], *inputs: Any, **named: Any) -> Any:
+def _recomputed_pass(block: nn.Module, forward: Any, read: Sequence[PassInput], *inputs: Any, **named: Any) -> Any:
     if not (block.training and is_grad_enabled()):
         return forward(*inputs, **named)
     values = [own.value for own in read]
     return checkpoint(
-        forward, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), _with(read, values)), **named
+        forward,
+        *inputs,
+        use_reentrant=False,
+        context_fn=lambda: (nullcontext(), _restored_inputs(read, values)),
+        **named,
     )
 
 
 @contextmanager
-def _with(read: Sequence[PassInput], values: Sequence[Tensor | None]) -> Iterator[None]:
+def _restored_inputs(read: Sequence[PassInput], values: Sequence[Tensor | None]) -> Iterator[None]:
     """Give modules what they read in the first pass, which has ended by the time of the backward pass."""
     before = [own.value for own in read]
     for own, value in zip(read, values, strict=True):
