@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-from contrapose.child_processes import START_METHOD, process_context, receive_signals
+from contrapose.child_processes import START_METHOD, exit_on_signals, process_context, unblock_signals
 from contrapose.lab.cli import main
 
 # The command line in two processes
@@ -59,14 +59,16 @@ def run_command(arguments: list[str], log: Path) -> None:
 
 
 def _run_command(arguments: list[str], log: Path, before: Callable[[], None]) -> None:
-    receive_signals()
+    exit_on_signals()
+    unblock_signals()
     torch.set_num_threads(1)
     before()
     run_command(arguments, log)
 
 
 def _run_member(rank: int, world_size: int, port: int, work: Work, out: str) -> None:
-    receive_signals()  # which a fork server's children ignore
+    exit_on_signals()
+    unblock_signals()
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=world_size)

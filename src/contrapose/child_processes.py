@@ -48,14 +48,18 @@ def _blocked_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def receive_signals() -> None:
-    """Make a child process exit on SIGTERM and SIGINT, which the fork server and its children ignore by default.
+def exit_on_signals() -> None:
+    """Make a child process exit on SIGTERM and SIGINT; it receives them from the next `unblock_signals`.
 
     The child ends with an exception, so that it releases its locks. The workers of a pool share the lock of a queue: if a
     worker were killed while holding the lock, the others would wait forever.
     """
     for number in STOP_SIGNALS:
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
+
+
+def unblock_signals() -> None:
+    """Let SIGTERM and SIGINT reach this child process; the children of the fork server start with both blocked."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 

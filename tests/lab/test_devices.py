@@ -75,7 +75,8 @@ def test_the_cpu_of_a_machine_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.thorough
 def test_processes_of_a_comparison_use_the_selected_device() -> None:
-    with ProcessPoolExecutor(1, mp_context=process_context(), initializer=_start_worker, initargs=("cpu",)) as pool:
+    start = ("cpu", None, None)
+    with ProcessPoolExecutor(1, mp_context=process_context(), initializer=_start_worker, initargs=start) as pool:
         assert pool.submit(selected_device).result() == "cpu"
 
 

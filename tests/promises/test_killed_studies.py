@@ -77,10 +77,10 @@ def test_a_signal_to_the_helpers_of_a_study(tmp_path: Path, number: int, promise
         assert study.wait(60) == 128 + number, (tmp_path / "log").read_text()
     finally:
         study.kill()
-    assert f"stopped by signal {int(number)}" in (tmp_path / "log").read_text()
-    # A helper that is ending when its signal comes may print an exception that Python ignores, but no other.
     log = (tmp_path / "log").read_text()
-    assert log.count("Traceback") == log.count("Exception ignored in")
+    assert f"stopped by signal {int(number)}" in log.splitlines()[-1]
+    # Python's own pool may print how an idle worker of it ended, but the code of a run is never interrupted.
+    assert "studies/task.py" not in log
     assert all_exit(helpers)
     promise.case()
 

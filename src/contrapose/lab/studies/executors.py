@@ -15,7 +15,7 @@ from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any
 
-from contrapose.child_processes import exit_with_parent, process_context, receive_signals
+from contrapose.child_processes import exit_on_signals, exit_with_parent, process_context, unblock_signals
 from contrapose.extras import install_command
 from contrapose.lab.devices import select_device, selected_device
 from contrapose.lab.jobs.description import read_description
@@ -26,6 +26,7 @@ from contrapose.lab.training.stops import StopRequests
 
 SILENCE_LIMIT = 7200.0  # seconds without a step or an evaluation after which a run's process is killed
 POOLS = 3  # a run counts as failed after it has broken this many pools
+_in_worker: dict[str, Any] = {}  # what a worker process shares with its parent, set when it starts
 
 
 def run_in_processes(tasks: Sequence[Task], display: ProgressDisplay, jobs: int) -> dict[str, str]:
@@ -57,11 +58,10 @@ def _run_in_pool(
     context, lost, last_heard = process_context(), set(), dict[str, float]()
     with _start_manager(context) as manager:
         messages, stop, workers = manager.Queue(), manager.Event(), min(jobs, len(tasks))
-        with ProcessPoolExecutor(
-            workers, mp_context=context, initializer=_start_worker, initargs=(selected_device(),)
-        ) as pool:
+        start = (selected_device(), messages, stop)
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=start) as pool:
             pool_tasks = [replace(task, concurrent_runs=workers - 1) for task in tasks]
-            running = {pool.submit(_run_and_report, task, messages, stop): task.name for task in pool_tasks}
+            running = {pool.submit(_run_and_report, task): task.name for task in pool_tasks}
             try:
                 while running:
                     if requests:
@@ -121,28 +121,39 @@ def _ignore_lost_manager() -> suppress:
     return suppress(OSError, EOFError)
 
 
-def _start_worker(device: str) -> None:
+def _start_worker(device: str, messages: Any, stop: Any) -> None:
     """Initialise a worker process: it uses the given device, a signal stops its run, and it ends with its parent process."""
+    # Kept until the process ends: if each task had its own, a signal could arrive in their finalisers, which ignore exceptions.
+    _in_worker.update(messages=messages, stop=stop)
     select_device(device)
-    receive_signals()
+    exit_on_signals()
     exit_with_parent()
 
 
-def _run_and_report(task: Task, messages: Any, stop: Any) -> str:
+def _run_and_report(task: Task) -> str:
     """Execute a task and report its start, steps and evaluations, so that a silent task is known to hang."""
-    # The executor sends a few queued tasks to its processes in advance, and these tasks cannot be cancelled.
-    if stop.is_set():
-        raise Stopped(f"{task.name} was not started")
-    messages.put((task.name, None))
-    display = ProgressDisplay(on_step=lambda name, progress: messages.put((name, progress)))
+    messages, stop = _in_worker["messages"], _in_worker["stop"]
+
+    def report(name: str, progress: Any = None) -> None:
+        with _ignore_lost_manager():
+            messages.put((name, progress))
+
+    display = ProgressDisplay(on_step=report)
     with signals() as requests:
+        unblock_signals()  # not before: an initialiser that a signal ends prints its traceback
+        if requests:
+            raise requests.stopped()
+        # The executor sends a few queued tasks to its processes in advance, and these tasks cannot be cancelled.
+        if stop.is_set():
+            raise Stopped(f"{task.name} was not started")
+        report(task.name)
         steps = task_steps(task, display.report_step, requests, wait=True)
         while True:
             try:
                 next(steps)
             except StopIteration as end:
                 return str(end.value)
-            messages.put((task.name, None))
+            report(task.name)
 
 
 def run_on_ray(tasks: Sequence[Task], display: ProgressDisplay) -> dict[str, str]:
