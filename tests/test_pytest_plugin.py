@@ -98,6 +98,7 @@ def test_a_right_criterion_passes_and_the_record_says_so(folder: Path) -> None:
     assert 0 < record["findings"][0]["figure"] < 1e-12
 
 
+@pytest.mark.thorough
 def test_a_wrong_gradient_fails_with_its_meaning_and_a_line_that_repeats_it(folder: Path) -> None:
     arguments = ("--contrastive", "criteria:detached", "--contrastive-json", "wrong.json")
     output = run_pytest(folder, *arguments, "-k", "formula", code=1)

@@ -287,6 +287,7 @@ def test_recorded_accuracies_stand_beside_those_of_nt_xent() -> None:
     assert not [row for row in rows("balanced") if "NT-Xent" in row]  # none was run
 
 
+@pytest.mark.thorough
 def test_a_loss_page_names_the_command_of_its_figure_and_the_paper_first(tmp_path: Path) -> None:
     text = "\n".join(BUILDER.losses.loss_page("dystress", tmp_path))
     assert "](dystress.png)\n\nMade by `contrapose explain dystress --vs simclr`." in text

@@ -289,6 +289,7 @@ def test_a_static_embedding_learns(tmp_path: Path) -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.thorough
 def test_the_model_card_names_the_loss(tmp_path: Path) -> None:
     model = bert()
     loss = CachedContrastiveLoss(model, temperature=cosine(0.03, 0.05), negatives=hardest(4))

@@ -297,7 +297,7 @@ def test_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "finished at step 2" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("stream", [(), ("--stream",)])
+@pytest.mark.parametrize("stream", [(), pytest.param(("--stream",), marks=pytest.mark.thorough)])
 def test_a_training_resumes_only_with_its_own_images(
     stream: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,6 +75,7 @@ def test_directions_are_new_in_each_step_and_isotropic() -> None:
     assert torch.equal(_directions(z, 4000, torch.tensor(1)), second)
 
 
+@pytest.mark.thorough
 def test_sigreg_has_the_expected_value_for_a_normal_distribution() -> None:
     """E m|φ̂ - φ|² = 1 - φ², integrated with the weight φ over [-3, 3]: about 1.05."""
     t = torch.linspace(-3, 3, 10_001, dtype=torch.float64)

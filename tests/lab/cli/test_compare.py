@@ -29,6 +29,7 @@ def write_folder(path: Path) -> None:
             Image.fromarray(data.pixels[i].permute(1, 2, 0).numpy()).save(folder / f"{i}.png")
 
 
+@pytest.mark.thorough
 def test_compare_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two comparisons on one folder: each has its own page, and the same command writes to the same page again."""
     write_folder(tmp_path / "mine")

@@ -220,6 +220,7 @@ except ImportError as error:
     assert "contrapose.load needs safetensors, which is not installed" in completed.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("module", ["losses", "pairs.build"])
 def test_a_module_with_torch_alone(torch_only: dict[str, str], module: str) -> None:
     completed = run_torch_only(torch_only, "-c", f"import contrapose.{module}, torch; torch.ones(1).tolist()")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiers import first
 
 from contrapose.lab.cli import main
 from contrapose.lab.cli.study import announce_plans, make_plans
@@ -53,6 +54,7 @@ def test_the_recorded_runs_of_a_clone_are_found(
     assert "10 runs: 19 min of training" in show(capsys, "behaviour/table1", tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_scale_is_compared_with_the_paper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,6 +69,7 @@ def test_a_scale_is_compared_with_the_paper(
     assert "the runs of --scale short" in show(capsys, "cacr/table16", tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_row_with_a_framework_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +104,7 @@ def test_times_come_from_the_records(
     assert estimate in " ".join(text.split())
 
 
+@pytest.mark.thorough
 def test_runs_with_the_former_batch_norm_have_a_line_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,7 +125,7 @@ def test_runs_with_the_former_batch_norm_have_a_line_of_their_own(
     assert "    with --set norm_views=each: 1 of 2 runs, 150 s each on one NVIDIA Abacus (recorded)\n" in text
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", first(1, KINDS))
 def test_every_kind_of_study_fits_into_a_hundred_columns(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,6 +153,7 @@ def test_a_long_plan_is_estimated_from_recorded_runs(
     assert lines[1:] == [f"2 of 2 runs are already trained in {tmp_path}: {first.name}, {second.name}"]
 
 
+@pytest.mark.thorough
 def test_the_data_to_give_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "data that you give with --data NAME=PATH: voc, coco, supervised." in " ".join(
         show(capsys, "cacr/table7", tmp_path).split()

@@ -152,6 +152,7 @@ def test_evaluate_a_run_on_pairs_and_on_sts(folder: Path, capsys: pytest.Capture
     assert "expected labelled training and test samples" in error_message(capsys, *evaluate, "--shots", "5")
 
 
+@pytest.mark.thorough
 def test_sts_is_printed_beside_that_of_the_encoder_before_training(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,6 +175,7 @@ def test_sts_is_printed_beside_that_of_the_encoder_before_training(
     assert "baselines: expected one of auto, all, none" in error_message(capsys, *evaluate, "--baselines", "nothing")
 
 
+@pytest.mark.thorough
 def test_sts_of_an_encoder_whose_first_weights_are_gone(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,6 +231,7 @@ def test_compare_by_recall_of_held_out_pairs(folder: Path, tmp_path: Path, capsy
     assert "stsb_dev: 100 × Spearman's correlation" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_the_map_of_texts_shows_them(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "map.png"
     arguments = ["map", str(folder / "run"), "--method", "pca", "-o", str(out), *root(folder)]
@@ -356,6 +359,7 @@ def test_recall_is_printed_beside_bags_of_words_and_chance(
     assert " · untrained encoder " in output
 
 
+@pytest.mark.thorough
 def test_minilm_is_evaluated_by_its_name(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

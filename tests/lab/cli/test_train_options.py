@@ -98,6 +98,7 @@ def test_epochs_that_are_chosen(
     assert "--epochs 0 means that it is chosen for the data: 30\n" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_dry_run_of_a_run_that_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     main(["train", *SMALL, "--epochs", "1", "--out", str(folder)])

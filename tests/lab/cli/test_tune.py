@@ -71,6 +71,7 @@ def test_a_run_gives_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "reports").exists()
 
 
+@pytest.mark.thorough
 def test_the_command_at_the_end_has_the_settings_that_were_tuned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -129,6 +129,7 @@ def test_an_interrupted_run_resumes_with_the_same_bits(data: Path, tmp_path: Pat
         assert_equal(train(run, tmp_path / f"stopped-{loss}"), whole)
 
 
+@pytest.mark.thorough
 def test_training_from_tars_equals_training_from_a_folder(data: Path, tmp_path: Path) -> None:
     tars = write_tars(tmp_path / "tars")
     expected = train(run_of(data), tmp_path / "folder")
@@ -341,6 +342,7 @@ def test_export_writes_either_encoder(
     assert "use .safetensors" in message
 
 
+@pytest.mark.thorough
 def test_the_map_draws_images_and_captions(
     trained: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

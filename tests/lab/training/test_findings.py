@@ -15,6 +15,7 @@ import torch
 from commands import error_message, printed_lines
 from framework_cases import FRAMEWORK_CASES
 from run_files import records, weights
+from tiers import first
 
 from contrapose.doctor import Finding
 from contrapose.embeddings import Embeddings, within_batch
@@ -44,6 +45,7 @@ def test_a_finding_is_printed_once_and_recorded(tmp_path: Path) -> None:
     assert [len(record["doctor"]["findings"]) for record in read] == [0, 1, 0]
 
 
+@pytest.mark.thorough
 def test_epochs_between_evaluations_are_not_looked_at(tmp_path: Path) -> None:
     trained(tmp_path / "run", epochs=6, warmup=0.5)
     assert [record["epoch"] for record in records(tmp_path / "run") if "doctor" in record] == [1, 2, 3, 6]
@@ -58,6 +60,7 @@ def test_looks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not any("doctor" in record for record in records(tmp_path / "not"))
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_remembers(tmp_path: Path) -> None:
     """The second look makes the finding; the first one comes from the records."""
     trained(tmp_path / "whole", **LOW)
@@ -76,6 +79,7 @@ def test_a_resumed_run_remembers(tmp_path: Path) -> None:
     assert sum(line.startswith("warning: temperature too low") for line in lines) == 1
 
 
+@pytest.mark.thorough
 def test_a_stop_during_an_evaluation_loses_no_finding(tmp_path: Path) -> None:
     """The look is then in the checkpoint's record, which is not yet among the records."""
     changes = {**LOW, "knn_every": 1}
@@ -96,7 +100,8 @@ def test_a_stop_during_an_evaluation_loses_no_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("moving", "expected"), [("encoder", "frozen part"), ("", "weights do not change"), ("encoder projector", None)]
+    ("moving", "expected"),
+    first(1, [("encoder", "frozen part"), ("", "weights do not change"), ("encoder projector", None)]),
 )
 def test_parts_that_do_not_train(moving: str, expected: str | None, tmp_path: Path) -> None:
     trainer, _ = trained(tmp_path / "run")
@@ -112,11 +117,13 @@ def test_parts_that_do_not_train(moving: str, expected: str | None, tmp_path: Pa
     assert found & {"frozen part", "weights do not change"} == ({expected} if expected else set())
 
 
+@pytest.mark.thorough
 def test_parts_without_parameters_are_not_frozen(tmp_path: Path) -> None:
     trainer, _ = trained(tmp_path / "run", head="none")
     assert {*trainer.doctor.doctor.parts} == {"the encoder"}
 
 
+@pytest.mark.thorough
 def test_samples_of_a_bank_are_numbers_in_the_data(tmp_path: Path) -> None:
     trainer, _ = trained(tmp_path / "run", **FRAMEWORK_CASES["memory-bank"])
     trainer.context.ids = torch.full((128,), 999)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiers import first
 from torch import nn
 
 from contrapose.lab.modalities.text.presets import PRESETS
@@ -27,7 +28,7 @@ def _longest_step(run: Run) -> float:
     return max(steps[3000:])
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw"])
+@pytest.mark.parametrize("kind", first(1, ["adam", "adamw"]))
 def test_a_large_gradient_after_many_small_ones(kind: str) -> None:
     settings: dict[str, Any] = {"data": "digits", "optimiser": kind, "lr": 1e-3, "weight_decay": 0.0}
     assert _longest_step(Run(**settings)) == pytest.approx(0.1 / 0.001**0.5, rel=0.5)

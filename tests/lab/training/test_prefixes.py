@@ -250,6 +250,7 @@ def test_a_graph_of_a_prefix(tmp_path: Path, images: Path, captions: Path) -> No
         torch.testing.assert_close(torch.from_numpy(found), embedder.embed(samples), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_an_exported_prefix_of_texts(tmp_path: Path, texts: Path, captions: Path) -> None:
     linear = train(tmp_path / "simcse", **{**vars(Run.load(texts / "run.json")), "head": "simcse"})
     for run, dims in ((texts, 16), (linear, 16), (captions, 4)):
@@ -269,6 +270,7 @@ def test_a_text_encoder_with_hidden_layers_after_it(
     assert "train with --head none or --head simcse, or in Python contrapose.load" in message
 
 
+@pytest.mark.thorough
 def test_embed_search_and_mine_cut_to_a_prefix(tmp_path: Path, texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, samples = (
         str(texts.parent / "a.txt"),

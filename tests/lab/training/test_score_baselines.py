@@ -111,6 +111,7 @@ def test_train_and_evaluate_show_baselines(tmp_path: Path, capsys: pytest.Captur
         assert "baselines: expected one of auto, all, none" in error_message(capsys, *command, "--baselines", "some")
 
 
+@pytest.mark.thorough
 def test_the_initial_weights_are_found_from_another_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def trainer(folder: Path, *, stop: bool, messages: list[str]) -> Trainer:
     return Trainer(run, folder, log=messages.append, device=torch.device("cpu"), data_root=cache, stop_if_solved=stop)
 
 
+@pytest.mark.thorough
 def test_a_run_with_default_views_stops_and_others_go_on(tmp_path: Path) -> None:
     messages: list[str] = []
     whole = trainer(tmp_path / "whole", stop=False, messages=messages)

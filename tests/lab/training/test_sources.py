@@ -64,6 +64,7 @@ def test_from_another_directory(
     assert message.endswith("give its path, or the path of other data, with --data\n")
 
 
+@pytest.mark.thorough
 def test_a_moved_run(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_moved_project(
     main(["map", "renamed/runs/mine", "--method", "pca", "--images", "12", "-o", "out.png"])
 
 
+@pytest.mark.thorough
 def test_initial_weights_are_found_or_not_needed(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,6 +114,7 @@ def test_initial_weights_are_found_or_not_needed(
     assert "init: start.safetensors is not a file" in error_message(capsys, *arguments, "--out", "third")
 
 
+@pytest.mark.thorough
 def test_a_damaged_description_of_the_data(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for content in (b"{", b"[1]", b'{"images": "x"}', b"\xff\xfe\x00", b"null"):
         (project / "runs/mine/data.json").write_bytes(content)

@@ -43,6 +43,7 @@ def test_a_detector_finds_shapes(data: DetectionData) -> None:
     assert after["mask_AP50"] > before["mask_AP50"] + 6
 
 
+@pytest.mark.thorough
 def test_the_encoder_and_the_callers_random_numbers_stay(data: DetectionData) -> None:
     network = encoder("tiny")
     weights, state = {n: t.clone() for n, t in network.state_dict().items()}, torch.get_rng_state()

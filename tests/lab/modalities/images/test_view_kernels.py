@@ -44,6 +44,7 @@ print("equal")
 """
 
 
+@pytest.mark.thorough
 def test_kernels_equal_the_operations() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
     assert "equal" in subprocess.check_output([sys.executable, "-c", KERNELS], text=True, env=environment)
