@@ -27,9 +27,9 @@ from contrapose.validate import check_known
 
 LEGEND = {
     "formula": "value and gradient in float64 against a dense reference. If wrong: it is another loss, or another temperature.",
-    "distributed": "gradient of 2 and 4 processes, averaged, against one process with the whole batch; ours with gathered "
-    "embeddings and in a ring. × 0.5: with 2 processes right up to this factor, so scale the learning rate. If wrong: gather "
-    "with gradients. –: no such option.",
+    "distributed": "gradient of 2 and 4 processes, averaged, and of 2 with FSDP2, against one process with the whole batch; "
+    "ours with gathered embeddings and in a ring. × 0.5: with 2 processes right up to this factor, so scale the learning rate. "
+    "If wrong: gather with gradients. –: no such option.",
     "duplicates": "the batch holds one sample twice; how much the loss rises as the copies become more similar. "
     "no ids: copies are negatives of each other, so keep them out of a batch.",
     "bf16": "bf16 embeddings against float64 on the same rounded embeddings, views far apart and close together; ok up to 5 %. "
@@ -95,7 +95,8 @@ def run_checks(peers: Sequence[Peer], checks: Sequence[str]) -> Results:
     results: Results = {peer.name: {} for peer in peers}
     with _progress(len(work)) as advance:
         if "distributed" in checks:
-            start_server(sorted({peer.module for peer, _ in work if peer.distributed} | {"peers"}))
+            modules = {peer.module for peer, _ in work if peer.distributed}
+            start_server(sorted(modules | {"peers", "torch.distributed.fsdp"}))
         for peer, name in work:
             advance(f"{peer.name}: {name}")
             results[peer.name][name] = peer.check(name)

@@ -49,10 +49,10 @@ def test_our_criteria_are_right_where_squared_lengths_overflow(name: str, length
     assert difference < 1e-4
 
 
-@pytest.mark.parametrize("name", first(3, [name for name, peer in PEERS.items() if peer.ours]))
+@pytest.mark.parametrize("name", first(2, [name for name, peer in PEERS.items() if peer.ours]))
 def test_our_gradients_in_several_processes_are_those_of_one(name: str) -> None:
     findings = PEERS[name].check("distributed")
-    assert [finding.case for finding in findings] == ["2 processes", "4 processes"]
+    assert [finding.case for finding in findings] == ["2 processes", "4 processes", "2 processes, FSDP2"]
     for finding in findings:
         assert finding.verdict == "ok", finding
         assert finding.figure is not None

@@ -1,7 +1,7 @@
 """Gradients of a criterion in several processes, connected by gloo, with different data in each process.
 
 The gradients are averaged over processes, as DistributedDataParallel does. DistributedDataParallel itself is not used,
-because it imports torch's compiler, which takes seconds in every process.
+because it imports torch's compiler, which takes seconds in every process. FSDP2 does not, and is used itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from contrapose.child_processes import exit_with_parent, process_context
 from contrapose.conformance.measure import MakeCriterion, evaluate, first_line
@@ -53,10 +53,11 @@ def start_server(preload: Sequence[str]) -> None:
         forkserver.ensure_running()
 
 
-def distributed_gradient(make: MakeCriterion, temperature: float, world_size: int) -> Tensor:
+def distributed_gradient(make: MakeCriterion, temperature: float, world_size: int, *, divided: bool = False) -> Tensor:
     """Return the gradient of the encoder's weights, averaged over processes that each have a part of the batch.
 
     `make` is called in each process after the process group has been initialised, so that it can read rank and world size.
+    `divided` divides the encoder's weights among the processes with FSDP2, which then averages the gradient.
     """
     context: Any = process_context()
     receivers, processes = [], []
@@ -64,7 +65,7 @@ def distributed_gradient(make: MakeCriterion, temperature: float, world_size: in
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(world_size):
             receiver, sender = context.Pipe(duplex=False)
-            arguments = (rank, world_size, f"{folder}/store", make, temperature, sender)
+            arguments = (rank, world_size, f"{folder}/store", make, temperature, divided, sender)
             process = context.Process(target=_run_rank, args=arguments, daemon=True)
             process.start()
             sender.close()  # otherwise the receiver would not notice that the process has died
@@ -114,7 +115,13 @@ class _Failure:
 
 
 def _run_rank(
-    rank: int, world_size: int, store: str, make: MakeCriterion, temperature: float, sender: Connection
+    rank: int,
+    world_size: int,
+    store: str,
+    make: MakeCriterion,
+    temperature: float,
+    divided: bool,
+    sender: Connection,
 ) -> None:
     """Send the averaged gradient, or an error message, to the parent process."""
     exit_with_parent()
@@ -132,8 +139,8 @@ def _run_rank(
             timeout=timedelta(seconds=TIMEOUT),
         )
         rows = SAMPLES // world_size
-        gradient = _gradient(make, temperature, slice(rank * rows, (rank + 1) * rows))
-        dist.all_reduce(gradient)
+        gradient = _gradient(make, temperature, slice(rank * rows, (rank + 1) * rows), divided=divided)
+        dist.all_reduce(gradient)  # with FSDP2 all processes have the same average already
         dist.barrier()  # no process exits while another one still receives
         # A list, because a tensor in shared memory would be freed with this process.
         sender.send((gradient / world_size).tolist())
@@ -142,14 +149,28 @@ def _run_rank(
     os._exit(0)  # gloo's threads can abort a normal exit of the interpreter
 
 
-def _gradient(make: MakeCriterion, temperature: float, rows: slice) -> Tensor:
+def _gradient(make: MakeCriterion, temperature: float, rows: slice, *, divided: bool = False) -> Tensor:
     """Return the gradient of a linear encoder's weights, in a process that holds these rows of the batch."""
     generator = torch.Generator().manual_seed(3)
     x1, noise = torch.randn(2, SAMPLES, WIDTH, dtype=torch.float64, generator=generator)
-    weight = torch.randn(WIDTH, 4, dtype=torch.float64, generator=generator).requires_grad_()
+    encoder = nn.Linear(WIDTH, 4, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        encoder.weight.copy_(torch.randn(WIDTH, 4, dtype=torch.float64, generator=generator).T)
+    if divided:
+        _divide(encoder)
     # For criteria that take ids: sample 0 is in the first process and again in the last.
     ids = torch.tensor([*range(SAMPLES - 1), 0])
-    z1, z2 = x1[rows] @ weight, (x1 + noise)[rows] @ weight
+    z1, z2 = encoder(x1[rows]), encoder((x1 + noise)[rows])
     evaluate(make(temperature), z1, z2, ids=ids[rows]).backward()
-    assert weight.grad is not None
-    return weight.grad
+    gradient = encoder.weight.grad
+    assert gradient is not None
+    return gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+
+
+def _divide(encoder: nn.Module) -> None:
+    """Divide the weights among the processes; their gradients are averaged and have `full_tensor`, which gathers them."""
+    # Imported here: the other cases do not need it, and it takes a second.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(encoder, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
