@@ -151,7 +151,7 @@ class HardestOfBlock(Choice):
     """Keeps those negatives in one block that are among an anchor's hardest of all blocks."""
 
     kept: Tensor  # (n,) their number
-    most: int  # the largest of these numbers
+    most: int  # at least the largest of these numbers
 
     def __call__(self, block: Block) -> Block:
         """Return a block with at most `most` columns per anchor."""
@@ -183,4 +183,7 @@ def hardest_by_block(
     kept = hardest.kept_count(count, total)
     is_kept = (torch.arange(k, device=anchor.device) < kept[:, None]) & (best > -torch.inf)
     by_block = [(is_kept & (origin == step)).sum(1) for step in range(request.route.steps(pool))]
-    return [HardestOfBlock(number, max(1, int(number.max()))) for number in by_block]
+    if hardest.k is not None:  # few enough columns that the host need not wait for the smaller numbers
+        return [HardestOfBlock(number, k) for number in by_block]
+    largest = torch.stack(by_block).amax(dim=1).clamp(min=1).tolist()  # one wait for all blocks
+    return [HardestOfBlock(number, most) for number, most in zip(by_block, largest, strict=True)]
