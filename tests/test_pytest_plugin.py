@@ -117,6 +117,16 @@ def test_a_wrong_gradient_fails_with_its_meaning_and_a_line_that_repeats_it(fold
 
 
 @pytest.mark.thorough
+def test_a_record_without_findings_has_not_passed(folder: Path) -> None:
+    """A check that ended with an error, and a run without checks."""
+    arguments = ("--contrastive", "criteria:factory", "--contrastive-json", "none.json")
+    wrong = ("--contrastive-reference", "criteria:factory", "-k", "formula")  # a function of other arguments
+    for options, code in ((wrong, 1), (("-k", "nothing"), 5)):
+        run_pytest(folder, *arguments, *options, code=code)
+        assert json.loads((folder / "none.json").read_text())["passed"] is False
+
+
+@pytest.mark.thorough
 def test_references_of_ones_own_and_tests_in_the_same_run(folder: Path) -> None:
     (folder / "test_other.py").write_text("def test_formula():\n    pass\n")
     arguments = ("--contrastive", "criteria:one_direction", "-v", "-k", "formula")

@@ -235,8 +235,8 @@ _SEEN: WeakKeyDictionary[Any, dict[tuple[Any, ...], _RowCounts]] = WeakKeyDictio
 def check_equal_rows(z: Tensor, group: Group = None) -> None:
     """Raise ValueError unless `z` has the same shape on every process: collectives with unequal shapes hang or mix up rows.
 
-    So do different types, and a backward pass in which only some processes take part. These are compared when a process meets
-    them for the first time.
+    So do different types, and a backward pass in which only some processes take part. These are compared in the first call;
+    a process whose type changes alone in a later step is not found.
 
     Every process expects the number of rows that followed the last one before, so that a loop that gathers two tensors in
     turns has no surprises. A process with another number does not know whether the others have it too: they may be sending
@@ -247,7 +247,7 @@ def check_equal_rows(z: Tensor, group: Group = None) -> None:
         return
     counts = _counts_of(z, group)
     expected = counts.expected()
-    if expected is None or expected * z[:1].numel() * z.element_size() < _MARK + _DIGITS:
+    if expected is None or expected * z.shape[1:].numel() * z.element_size() < _MARK + _DIGITS:
         # Also tensors that are too small to say so, in every step
         _compare_headers(_all_gather(_header(z, counts.call, is_new=True), group), counts.call, group)
     elif expected != len(z):

@@ -33,6 +33,7 @@ class State(nn.Module):
     All of it is in `state_dict`, so that a run resumes exactly.
     """
 
+    replaces: tuple[str, ...] = ()  # settings of the objective for which `settings` returns values of its own
     is_scheduled = False  # whether `settings` returns schedules, which a captured CUDA graph could not follow
 
     def settings(self, batch: Any) -> dict[str, Any]:

@@ -86,6 +86,35 @@ def test_any_objective(criterion: ClipLoss, expected: Callable[[Any], Tensor], s
     assert (float(gradient) != 0) == scale_has_gradient
 
 
+@pytest.mark.parametrize("objective", ["clip", "clip + 0.5*dcl(temperature=0.1)", "siglip"])
+def test_the_models_scale_replaces_a_methods_own(objective: str) -> None:
+    """Nobody would train the learned temperature of a method, since open_clip's optimiser has the model's parameters."""
+    gradient = value_and_gradients(ClipLoss(objective=objective), parameter(10.0))[-1]
+    assert float(gradient) != 0
+
+
+def test_the_models_bias_replaces_a_methods_own() -> None:
+    expected = value_and_gradients(reference.SigLipLoss(), parameter(10.0), parameter(-5.0))
+    actual = value_and_gradients(SigLipLoss(objective="siglip"), parameter(10.0), parameter(-5.0))
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    both_sides = value_and_gradients(ClipLoss(objective="siglip"), parameter(10.0), parameter(-5.0))
+    torch.testing.assert_close(both_sides[0], expected[0])
+
+
+def test_a_relative_bias_replaces_the_models() -> None:
+    for objective in (SigLipLoss(relative_bias=0.5), SigLipLoss(objective="siglip_relative")):
+        loss, *_, bias = value_and_gradients(objective, parameter(10.0), parameter(-5.0))
+        assert float(loss) > 0
+        assert float(bias) == 0
+
+
+@pytest.mark.parametrize("objective", ["macl", "moco_v3"])
+def test_a_temperature_that_must_be_a_number_stays(objective: str) -> None:
+    values = [value_and_gradients(ClipLoss(objective=objective), parameter(scale)) for scale in (10.0, 20.0)]
+    torch.testing.assert_close(*values)
+
+
 def test_repeated_captions_are_no_negatives() -> None:
     ids = torch.tensor([0, 1, 2, 3, 4, 0])
     images, texts = features()

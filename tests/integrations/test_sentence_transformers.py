@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.parallel import DistributedDataParallel
 
-from contrapose import cosine, cross, dcl, hardest, learned, nt_xent, triplet
+from contrapose import cosine, cross, dcl, hardest, learned, nt_xent, other_views, same_view, triplet
 from contrapose.integrations import sentence_transformers as integration
 from contrapose.integrations.sentence_transformers import CachedContrastiveLoss, ContrastiveLoss
 
@@ -278,9 +278,8 @@ def test_the_trainer_trains_model_and_temperature(make: type[ContrastiveLoss], t
     loss = make(model, temperature=learned(0.3), symmetric=True)
     losses = train(model, loss, tmp_path)
     assert losses[-1] < 0.7 * losses[0]
-    assert (
-        float(loss._learned()["temperature"].detach()) < 0.28
-    )  # lower is better, once positives are closer than negatives
+    # Lower is better, once positives are closer than negatives.
+    assert float(loss.criterion.settings["temperature"]().detach()) < 0.28
 
 
 def test_a_static_embedding_learns(tmp_path: Path) -> None:
@@ -323,6 +322,35 @@ def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
         ContrastiveLoss(static(), **settings)
 
 
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (static, {}, "model: expected one whose inputs can be split into mini-batches, got a StaticEmbedding"),
+        (bert, {"mini_batch_size": 0}, "mini_batch_size: expected"),
+        (bert, {"mini_batch_num_tokens": -3}, "mini_batch_num_tokens: expected"),
+    ],
+)
+def test_bad_arguments_of_the_cache(
+    make: Callable[[], SentenceTransformer], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        CachedContrastiveLoss(make(), **settings)
+
+
+def test_only_the_methods_choice_of_views_follows_from_the_directions() -> None:
+    """A choice that the user has written stays, and so does that of DHEL."""
+    model = bert()
+    settings: dict[str, Any] = {"directions": ("query_to_doc", "query_to_query"), "temperature": 0.3}
+
+    def chosen(objective: str, **more: Any) -> object:
+        return ContrastiveLoss(model, objective, **settings, **more).criterion.settings.get("negatives")
+
+    assert chosen("simclr") is None
+    assert chosen("dhel") == same_view()
+    assert chosen("simclr(negatives=other_views())") == other_views()
+    assert chosen("simclr", negatives=other_views()) == other_views()
+
+
 @pytest.mark.parametrize("make", [ContrastiveLoss, CachedContrastiveLoss])
 def test_the_objective_has_one_name_in_all_integrations(make: type[ContrastiveLoss]) -> None:
     assert make(static(), objective="dcl").get_config_dict()["objective"] == "dcl"
@@ -357,6 +385,24 @@ def gradients_of(
     return [p.grad.clone() for p in [*model.parameters(), *own_parameters] if p.grad is not None]
 
 
+def own_temperatures(rank: int, world: int, out: str) -> None:
+    """Write the gradients of two learned temperatures, one of them of an added part, of each process's own pairs."""
+    texts = {name: rows[:3] if rank == 0 else rows[3:] for name, rows in columns().items()}
+    model = bert().double()
+    loss = ContrastiveLoss(model, "dcl(temperature=learned(0.05)) + 0.5*nt_xent(temperature=learned(0.1))").double()
+    loss(features(model, texts)).backward()
+    torch.save([p.grad for p in loss.criterion.parameters()], f"{out}.{rank}")
+
+
+@pytest.mark.thorough
+def test_learned_temperatures_of_a_sum_stay_equal(tmp_path: Path) -> None:
+    run_in_process_group(own_temperatures, 2, tmp_path / "own")
+    one, other = (torch.load(tmp_path / f"own.{rank}", weights_only=True) for rank in range(2))
+    assert len(one) == 2
+    assert all(float(gradient) != 0 for gradient in one)
+    assert_equal(one, other)
+
+
 def work(rank: int, world: int, out: str) -> None:
     def gradients(make: Callable[..., nn.Module], *, first: int = 3, **settings: Any) -> Results:
         model = SentenceTransformer(f"{out}.model", device="cpu")
@@ -370,6 +416,7 @@ def work(rank: int, world: int, out: str) -> None:
         gradients(reference.MultipleNegativesRankingLoss, **gathered),
         # The last process has a single pair, which has no negatives in both directions.
         gradients(ContrastiveLoss, temperature=learned(0.05), symmetric=True, first=5),
+        gradients(ContrastiveLoss, objective="dcl + 0.5*nt_xent(temperature=learned(0.05))", **gathered),
     ]
     torch.save(results, f"{out}.{rank}")
 
@@ -381,7 +428,7 @@ def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
     bert().save(str(tmp_path / "gradients.model"))
     run_in_process_group(work, 2, tmp_path / "gradients")
     for rank in range(2):
-        plain, cached, kept, theirs, uneven = torch.load(tmp_path / f"gradients.{rank}", weights_only=True)
+        plain, cached, kept, theirs, uneven, total = torch.load(tmp_path / f"gradients.{rank}", weights_only=True)
         expected = gradients_of(bert(), ContrastiveLoss, temperature=learned(0.05))
         assert_equal(plain, expected)
         assert_equal(cached, expected)
@@ -390,3 +437,5 @@ def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
         assert_equal(theirs, expected)  # theirs is exact as well; its value is that of a process's own queries
         first = gradients_of(bert(), ContrastiveLoss, temperature=learned(0.05), symmetric=True, rows=slice(5))
         assert_equal(uneven, [gradient / 2 for gradient in first])
+        expected = gradients_of(bert(), ContrastiveLoss, objective="dcl + 0.5*nt_xent(temperature=learned(0.05))")
+        assert_equal(total, expected)

@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from contrapose import (
     CosineSchedule,
     Loss,
+    MovingAverage,
+    PerSample,
     cross,
     explain,
     guide_targets,
@@ -27,7 +30,7 @@ from contrapose import (
     supcon,
     two_views,
 )
-from contrapose.embeddings import of_two_views
+from contrapose.embeddings import State, of_two_views
 from contrapose.losses.parse import parse
 from contrapose.reduce import Count
 
@@ -237,3 +240,63 @@ class TestSum:
         assert "are pulled instead of pushed" in words  # negatives with s < 0, by spread_out
         loss = Loss("simclr + 3*spread_out() + 0.2*koleo()")
         assert "are pulled instead of pushed" in "\n".join(explain(loss).words().popitem()[1])
+
+
+@pytest.mark.parametrize(
+    ("loss", "settings", "state", "message"),
+    [
+        ("sogclr(temperature=0.5)", {}, PerSample(8, adapt=False), "temperature: sogclr reads it from its state"),
+        ("sogclr", {"gamma": 0.5}, PerSample(8), r"gamma: .* write state=PerSample\(number_of_samples, gamma=…\)"),
+        ("fastclip(gamma=0.1)", {}, MovingAverage(8), "gamma: .* write state=MovingAverage"),
+        ("isogclr(rho=0.3)", {}, None, "rho: .* write state=PerSample"),
+        ("isogclr(rho=0.3)", {}, PerSample(8), "rho: .* write state=PerSample"),
+        ("fastclip", {"towers": 1}, None, "towers: .* write state=MovingAverage"),
+    ],
+)
+def test_a_setting_that_the_state_replaces(
+    loss: str, settings: dict[str, object], state: State | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Loss(loss, state=state, **settings)
+
+
+def test_settings_of_a_method_are_not_those_of_the_user() -> None:
+    Loss("sogclr", state=PerSample(8, adapt=False))
+    Loss("sogclr(temperature=0.5)")
+    Loss("fastclip(rho=6.5)", state=MovingAverage(8))
+
+
+def test_labels_reach_the_part_that_takes_them() -> None:
+    z1, z2 = torch.randn(2, 8, 16)
+    labels = torch.arange(8) % 3
+    parts = Loss("simclr")(z1, z2), Loss("supcon(temperature=0.1)")(z1, z2, labels=labels)
+    for text in ("simclr + supcon(temperature=0.1)", "supcon(temperature=0.1) + simclr"):
+        torch.testing.assert_close(Loss(text)(z1, z2, labels=labels), sum(parts))
+    with pytest.raises(TypeError, match="labels"):
+        Loss("simclr + 0.1*koleo()")(z1, z2, labels=labels)
+
+
+def test_one_view_of_a_loss_of_embeddings() -> None:
+    z, labels = torch.randn(8, 16), torch.arange(8) % 3
+    torch.testing.assert_close(Loss("koleo")(z), Loss("koleo")(z[None]))
+    total = Loss("supcon + 0.1*koleo()")
+    torch.testing.assert_close(total(z, labels=labels), total(z[None], labels=labels))
+
+
+def test_a_parameter_that_torch_replaces_is_the_one_that_is_used() -> None:
+    """By `load_state_dict(assign=True)`, `functional_call` and assignment."""
+    z1, z2 = torch.randn(2, 8, 16)
+    expected = Loss(nt_xent, temperature=0.1)(z1, z2)
+    new = torch.tensor(0.1)
+
+    def criterion() -> Loss:
+        return Loss(nt_xent, temperature=nn.Parameter(torch.tensor(0.5)))
+
+    torch.testing.assert_close(functional_call(criterion(), {"temperature": new}, (z1, z2)), expected)
+    loaded, assigned, other = criterion(), criterion(), criterion()
+    loaded.load_state_dict({"temperature": new}, assign=True)
+    assigned.temperature = nn.Parameter(new)
+    del other.temperature
+    other.temperature = learned(0.1)
+    for changed in (loaded, assigned, other):
+        torch.testing.assert_close(changed(z1, z2), expected)

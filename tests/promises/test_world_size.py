@@ -274,6 +274,25 @@ def test_a_loss_in_each_group_of_processes(tmp_path: Path, promise: Promise) -> 
         assert "no second derivative" in (tmp_path / f"records.second.{rank}").read_text()
 
 
+def empty_later(rank: int, world: int, out: str) -> None:
+    """The first process has no rows in the third step; the other one cannot know that it will."""
+    rows = torch.randn(4, 20)
+    for step in range(3):
+        try:
+            found = f"NaN: {bool(gather(rows[:0] if rank == 0 and step == 2 else rows).isnan().any())}"
+        except ValueError as error:
+            found = str(error)
+    Path(f"{out}.{rank}").write_text(found)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("default")
+def test_a_process_whose_batch_is_empty(tmp_path: Path) -> None:
+    run_in_process_group(empty_later, 2, tmp_path / "found")
+    assert "same shape on every process, got [(0, 20), (4, 20)]" in (tmp_path / "found.0").read_text()
+    assert (tmp_path / "found.1").read_text() == "NaN: True"
+
+
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("default")
 def test_no_process_stores_the_matrix(tmp_path: Path) -> None:

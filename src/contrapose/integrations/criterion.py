@@ -12,7 +12,7 @@ from torch import Tensor
 from contrapose.losses.catalogue import Method
 from contrapose.losses.module import Loss
 from contrapose.losses.objective import added_to, replace_first, traits_of, with_state
-from contrapose.losses.parse import parse
+from contrapose.losses.parse import given_settings, parse
 from contrapose.temperature import Learned
 
 Objective: TypeAlias = str | Method | Callable[..., Tensor]
@@ -32,13 +32,13 @@ def make_criterion(
 
     Text is parsed ("dystress", "nt_xent(temperature=cosine(0.07, 0.2))"), and `data` selects the catalogue's values.
     `default_temperature` is used if neither the objective nor the user sets a temperature. With `batch_temperature` the batch
-    brings one, which replaces a method's number, but not a function of similarity. `provided` names the arguments that the
-    caller passes with each batch.
+    brings one, and a bias, which replace a method's numbers, but not a function of similarity. `provided` names the
+    arguments that the caller passes with each batch.
     """
     chosen = _with_settings(objective, data)
-    if batch_temperature and _is_default(objective, chosen.keywords.get("temperature")):
-        others = {k: v for k, v in chosen.keywords.items() if k != "temperature"}
-        chosen = replace_first(chosen, partial(chosen.func, **others))
+    if batch_temperature:
+        kept = {k: v for k, v in chosen.keywords.items() if not _comes_with_batch(objective, chosen.func, k, v)}
+        chosen = replace_first(chosen, partial(chosen.func, **kept))
     settings = {**chosen.keywords, **settings}
     if temperature is not None:
         settings["temperature"] = temperature
@@ -50,10 +50,17 @@ def make_criterion(
     return Loss(replace_first(chosen, own))
 
 
-def _is_default(objective: Objective, temperature: Any) -> bool:
-    """Return whether a temperature is a number, or a learned one, that a method has by default."""
-    by_name = isinstance(objective, Method) or (isinstance(objective, str) and "temperature" not in objective)
-    return by_name and isinstance(temperature, int | float | Learned)
+def _comes_with_batch(objective: Objective, function: Callable[..., Tensor], name: str, value: Any) -> bool:
+    """Return whether a setting is a number, or a learned one, that a method has by default and a batch can replace."""
+    replaceable = name in ("temperature", "bias") and takes_tensor(function, name)
+    return replaceable and is_of_method(objective, name) and isinstance(value, int | float | Learned)
+
+
+def is_of_method(objective: Objective, name: str) -> bool:
+    """Return whether a setting of an objective is that of a method of the catalogue, and not written by the user."""
+    if isinstance(objective, str):
+        return name not in given_settings(objective)
+    return isinstance(objective, Method)
 
 
 def check_guide(criterion: Loss, guide: object, *, name: str) -> None:
@@ -71,6 +78,11 @@ def check_guide(criterion: Loss, guide: object, *, name: str) -> None:
 def takes_setting(objective: Callable[..., Tensor], name: str) -> bool:
     """Return whether an objective has a setting with this name."""
     return name in signature(objective).parameters
+
+
+def takes_tensor(objective: Callable[..., Tensor], name: str) -> bool:
+    """Return whether a setting such as the temperature may be a tensor with a gradient, which not every formula allows."""
+    return name != "temperature" or name in traits_of(objective).tensor_settings
 
 
 def _with_settings(objective: Objective, data: str | None) -> partial[Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from contrapose import distributed
 from contrapose.distributed import gather
-from contrapose.integrations.criterion import Objective, check_guide, make_criterion, takes_setting
+from contrapose.integrations.criterion import Objective, check_guide, make_criterion, takes_setting, takes_tensor
 from contrapose.losses import clip, siglip
 from contrapose.pairs import Pairs, cross, guide_targets
 
@@ -55,12 +55,13 @@ class _TwoTowers(nn.Module):
         return pairs.sharded() if self.world_size > 1 else pairs
 
     def _from_logits(self, **values: Tensor | float | None) -> dict[str, Any]:
-        """Return the settings that come with the batch, except those that the user has set for the objective."""
-        taken = self.criterion.objective
+        """Return the settings that come with the batch, except those that the user or the method has set for the objective."""
+        taken, own = self.criterion.objective, {*self.criterion.settings}
+        own |= {"bias"} if "relative_bias" in own else set()  # which it replaces
         return {
             name: value.reshape(()) if isinstance(value, Tensor) else value
             for name, value in values.items()
-            if value is not None and name not in self.criterion.settings and takes_setting(taken, name)
+            if value is not None and name not in own and takes_setting(taken, name) and takes_tensor(taken, name)
         }
 
 
@@ -68,8 +69,9 @@ class ClipLoss(_TwoTowers):
     """`open_clip.loss.ClipLoss` with any objective, temperature and choice of negatives; open_clip is not needed.
 
     The loss is the mean of both directions, image to text and text to image. The temperature is 1 / `logit_scale`, and
-    `logit_scale` gets a gradient, unless `temperature` or the objective sets another temperature. Of a sum, this holds for the
-    first part: write the temperature of the others into the text, as in "clip + 0.5*dcl(temperature=0.1)".
+    `logit_scale` gets a gradient, unless `temperature` or the objective sets another temperature; "macl" and "moco_v3" keep their
+    own, which must be a number. Of a sum, this holds for the first part: write the temperature of the others into the text, as
+    in "clip + 0.5*dcl(temperature=0.1)". `logit_bias` is used by "siglip" only.
 
     objective   a function of pairs, a method of `CATALOGUE`, or text such as "dystress"; "soft_nt_xent" takes the similarities of
                 a teacher's features as soft targets, with the arguments of open_clip's DistillClipLoss
@@ -123,7 +125,7 @@ class ClipLoss(_TwoTowers):
         With an objective of soft targets, `dist_image_features` and `dist_text_features` are a teacher's features, of any width.
         """
         pairs = self._compare(image_features, text_features, ids, symmetric=True)
-        settings = self._from_logits(temperature=1 / logit_scale)
+        settings = self._from_logits(temperature=1 / logit_scale, bias=logit_bias)
         for name, features in (
             ("dist_image_features", dist_image_features),
             ("dist_text_features", dist_text_features),
@@ -133,7 +135,6 @@ class ClipLoss(_TwoTowers):
             teacher = self._compare(dist_image_features, dist_text_features, ids, symmetric=True)
             settings["targets"] = guide_targets(teacher, temperature=self._guide_temperature(dist_logit_scale))
         loss = self.criterion(pairs, **settings)
-        # A bias adds the same number to all logits, which does not change a softmax.
         return _result(_keep_in_graph(loss, logit_scale, logit_bias), output_dict)
 
     def _guide_temperature(self, logit_scale: Tensor | float | None) -> float:

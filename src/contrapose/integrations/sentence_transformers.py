@@ -16,18 +16,19 @@ import sentence_transformers
 import torch
 from packaging.version import Version
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.losses.gradcache import CachedLossMixin
+from sentence_transformers.base.losses.gradcache import CachedLossMixin, has_static_embedding_input
 from sentence_transformers.base.losses.merged_forward import embed_columns
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from contrapose.distributed import average_gradient, gather, world_size
-from contrapose.integrations.criterion import Objective, make_criterion
+from contrapose.integrations.criterion import Objective, is_of_method, make_criterion
 from contrapose.integrations.duplicates import group_ids, text_ids
 from contrapose.integrations.guide import Guide
-from contrapose.pairs import Pairs, cross, guide_targets, guided
-from contrapose.pairs.negatives import ViewChoice, steps
-from contrapose.temperature import Learned, TemperatureNet
-from contrapose.validate import check_choice, check_known
+from contrapose.pairs import Pairs, cross, guide_targets, guided, other_views
+from contrapose.pairs.negatives import steps
+from contrapose.temperature import Learned
+from contrapose.validate import check_choice, check_count, check_known
 
 if Version(sentence_transformers.__version__) < Version("6.2"):
     # An older trainer would not clear the gradient of a learned temperature after each step.
@@ -71,8 +72,9 @@ class ContrastiveLoss(nn.Module):
     settings         further settings of the objective: negatives=hardest(64), hardness=9.0
 
     With the default objective and a batch without duplicates, values and gradients equal those of
-    `MultipleNegativesRankingLoss(model, scale=1 / temperature)`. The only exception is "doc_to_query" in `directions`:
-    MultipleNegativesRankingLoss then has the positive twice in its denominator, whereas this loss has it once. A batch with a
+    `MultipleNegativesRankingLoss(model, scale=1 / temperature)`. There are two exceptions: with "doc_to_query" in `directions`
+    MultipleNegativesRankingLoss has the positive twice in its denominator, whereas this loss has it once; and its hardness
+    changes "query_to_doc" only, whereas `hardness` changes all comparisons. A batch with a
     single pair, or with only duplicates, has no negatives, and its loss is 0.
     """
 
@@ -108,7 +110,8 @@ class ContrastiveLoss(nn.Module):
             data="simcse",
             provided=() if guide is None else ("targets",),
         )
-        if "negatives" not in settings and isinstance(self.criterion.settings.get("negatives"), ViewChoice):
+        is_default = "negatives" not in settings and is_of_method(objective, "negatives")
+        if is_default and self.criterion.settings.get("negatives") == other_views():
             del self.criterion.settings["negatives"]  # `directions` already implies the catalogue's other_views()
         _check_directions(directions, symmetric)
         self.symmetric, self.directions = symmetric, tuple(directions)
@@ -150,17 +153,16 @@ class ContrastiveLoss(nn.Module):
             raise ValueError(
                 f"sentence_features: expected a query, a positive and any negatives, got {len(embeddings)}"
             )
-        pairs, learned = self._pairs(embeddings, batch.texts), self._learned()
+        pairs, parameters = self._pairs(embeddings, batch.texts), self._parameters_with_average()
         if pairs is None:
             # The loss has zero gradients for all learned parameters, since other processes wait for these gradients.
-            others = [p for p in self.criterion.parameters() if p.requires_grad]
-            return torch.stack([z.sum() for z in (*embeddings, *learned.values(), *others)]).sum() * 0.0
-        settings: dict[str, Any] = {**learned}
+            return torch.stack([z.sum() for z in (*embeddings, *parameters.values())]).sum() * 0.0
+        settings: dict[str, Any] = {}
         if batch.guide is not None:
             reference = self._pairs(batch.guide, batch.texts)
             assert reference is not None
-            settings |= self._from_guide(reference)
-        loss: Tensor = self.criterion(pairs, **settings)
+            settings = self._from_guide(reference)
+        loss: Tensor = functional_call(self.criterion, parameters, (pairs,), settings)
         return loss
 
     def _from_guide(self, reference: Pairs) -> dict[str, Any]:
@@ -191,23 +193,21 @@ class ContrastiveLoss(nn.Module):
         )
         return pairs.sharded() if self.gather_across_devices else pairs
 
-    def _learned(self) -> dict[str, Tensor]:
-        """Return the current values of learned settings, with averaged gradients, since the trainer does not average them."""
-        settings = self.criterion.settings
-        nets = [name for name, value in settings.items() if isinstance(value, TemperatureNet)]
-        if nets and not self.gather_across_devices and world_size() > 1:
-            raise ValueError(
-                f"{nets[0]}: the processes would train a network of the anchors apart from each other: pass "
-                "gather_across_devices=True, or use learned(0.07)"
-            )
-        values = {name: value() for name, value in settings.items() if isinstance(value, Learned)}
-        values |= {name: value for name, value in settings.items() if isinstance(value, nn.Parameter)}
-        if not values:
-            return {}
+    def _parameters_with_average(self) -> dict[str, Tensor]:
+        """Return the objective's parameters by name, with averaged gradients, since the trainer does not average them."""
+        parameters = {name: value for name, value in self.criterion.named_parameters() if value.requires_grad}
+        if not parameters or world_size() == 1:
+            return {**parameters}
+        for module in self.criterion.modules():
+            if isinstance(module, Learned):
+                module()  # returns to its bounds, which a copy of its parameter would not do
         # In one exchange, because processes may not reach several exchanges in the same order.
-        together = average_gradient(torch.cat([value.flatten() for value in values.values()]))
-        parts = together.split([value.numel() for value in values.values()])
-        return {name: part.view_as(value) for (name, value), part in zip(values.items(), parts, strict=True)}
+        together = average_gradient(torch.cat([value.flatten() for value in parameters.values()]))
+        parts = together.split([value.numel() for value in parameters.values()])
+        return {
+            name: part.view_as(value).to(value.dtype)
+            for (name, value), part in zip(parameters.items(), parts, strict=True)
+        }
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the model card."""
@@ -257,6 +257,13 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):  # type: ignore[m
         show_progress_bar: bool = False,
         **settings: Any,
     ) -> None:
+        if has_static_embedding_input(model):
+            raise ValueError(
+                "model: expected one whose inputs can be split into mini-batches, got a StaticEmbedding; use ContrastiveLoss"
+            )
+        for name, value in (("mini_batch_size", mini_batch_size), ("mini_batch_num_tokens", mini_batch_num_tokens)):
+            if value is not None:
+                check_count(name, value, least=1)
         super().__init__(model, objective, **settings)
         self.mini_batch_size, self.mini_batch_num_tokens = mini_batch_size, mini_batch_num_tokens
         self.show_progress_bar = show_progress_bar

@@ -59,9 +59,11 @@ class Loss(nn.Module):
         self, objective: Callable[..., Tensor] | Method | str, *, state: State | None = None, **settings: Any
     ) -> None:
         super().__init__()
+        given = {*settings}  # those of the user, without those of a method
         if isinstance(objective, str):
-            from contrapose.losses.parse import parse  # imported here, because the parser needs all objectives
+            from contrapose.losses.parse import given_settings, parse  # imported here: the parser needs all objectives
 
+            given |= given_settings(objective)
             objective = parse(objective)
         if not callable(objective):
             raise ValueError(
@@ -75,6 +77,7 @@ class Loss(nn.Module):
         parts = added_to(objective)
         if isinstance(objective, partial):  # the result of calling a method of the catalogue
             settings, objective = {**objective.keywords, **settings}, objective.func
+        _check_state_settings(objective, given, state)
         _check_settings(objective, settings)
         self.objective, self.traits, self.settings = objective, traits_of(objective), settings
         if state is None and self.traits.own_state is not None:
@@ -127,24 +130,33 @@ class Loss(nn.Module):
         if not torch.compiler.is_compiling() and self._scheduled:
             self._warn_without_epoch()
         batch = self._input(z, z2, ids)
-        settings = self._settings_of_call(z, batch, more)
+        settings = self._settings_of_call(z, batch, self._of_first(more))
         loss = self.objective(batch, **settings)
         # In evaluation the state is only read: `penalties` computes the loss of a batch a second time.
         if self.state is not None and self.training:
             # The values of this step are passed in, since the state does not know the epoch.
             used = {name: settings.get(name) for name in ("negatives", "gamma", "temperature")}
             self.state.update(batch, **used)
-        return self._add(loss, self._terms(), z, z2, ids) if self.weights else loss
+        return self._add(loss, z, z2, ids=ids, **more) if self.weights else loss
 
     def _terms(self) -> list[tuple[float, Loss]]:
         """Return the losses that are added to this one, with their weights."""
         return [(weight, cast(Loss, part)) for weight, part in zip(self.weights, self.added, strict=True)]
 
-    def _add(
-        self, first: Tensor, terms: list[tuple[float, Loss]], z: Batch, z2: Tensor | None, ids: Tensor | None
-    ) -> Tensor:
-        """Return the first part's loss plus those of the other parts with their weights."""
-        values = [part(z, z2, ids=ids) for _, part in terms]
+    def _of_first(self, more: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call without those, such as labels, that only an added part takes."""
+        for_others = {name for _, part in self._terms() for name in part.traits.provided}
+        if for_others:  # a signature is not read in every step of other losses
+            for_others -= {*signature(self.objective).parameters}
+        return {name: value for name, value in more.items() if name not in for_others}
+
+    def _add(self, first: Tensor, z: Batch, z2: Tensor | None, *, ids: Tensor | None, **more: Any) -> Tensor:
+        """Return the first part's loss plus those of the other parts with their weights, which share labels and the like."""
+        terms = self._terms()
+        values = [
+            part(z, z2, ids=ids, **{k: value for k, value in more.items() if k in part.traits.provided})
+            for _, part in terms
+        ]
         if self.training:
             names = [part.objective.__name__ for part in (self, *(part for _, part in terms))]
             # The second part of the same name is called name_2.
@@ -183,7 +195,7 @@ class Loss(nn.Module):
         positive = torch.full_like(given.positive, -1.0, dtype=torch.float64)
         negative = small.view_as(given.negative).requires_grad_()
         with torch.enable_grad():
-            settings = self._settings_of_call(z, batch, more)
+            settings = self._settings_of_call(z, batch, self._of_first(more))
             objective = self.objective.base if isinstance(self.objective, Nested) else self.objective
             changed = replace(given, positive=positive, negative=negative + _left_out(settings, given))
             loss = objective(changed, **settings | _with_threshold(settings, len(positive), positive.device)).sum()
@@ -199,11 +211,16 @@ class Loss(nn.Module):
 
         A network of the anchors gets those of `anchors`, or of `batch`.
         """
-        settings = {**self.settings, **self._provided(z, more), **self.scheduled_tensors}
+        settings = {**self._registered(), **self._provided(z, more), **self.scheduled_tensors}
         if self.state is not None:
             settings |= self.state.settings(batch)
         source = batch if anchors is None else anchors
         return {name: self._current(name, value, source) for name, value in (settings | dict(more)).items()}
+
+    def _registered(self) -> dict[str, Any]:
+        """Return the settings, learned ones as they are registered now: torch can replace parameters, as on another device."""
+        learned = {**self._parameters, **self._modules}
+        return {name: learned.get(name, value) for name, value in self.settings.items()}
 
     def _warn_without_epoch(self) -> None:
         """Warn once if schedules stay at epoch 0 because the training loop does not set the epoch."""
@@ -301,7 +318,7 @@ class Loss(nn.Module):
             return input_of(self.traits, z) if isinstance(z, Embeddings) else z
         if takes == "pairs":
             return self._pairs(z, z2, ids)
-        stacked = torch.stack([z, z2]) if z2 is not None else z
+        stacked = torch.stack([z, z2]) if z2 is not None else z[None] if z.ndim == 2 else z
         return self._input(Embeddings(z=stacked, ids=ids, compare=within_batch), None, None)
 
     def _pairs(self, z: Tensor, z2: Tensor | None, ids: Tensor | None) -> Pairs:
@@ -311,6 +328,19 @@ class Loss(nn.Module):
         if z2 is None:  # a single view (m, d) is for losses that take labels
             return views(z[None] if z.ndim == 2 else z, ids=ids)
         return (make or two_views)(z, z2, ids=ids)
+
+
+def _check_state_settings(objective: Callable[..., Tensor], given: Collection[str], state: State | None) -> None:
+    """Raise ValueError for a setting of the user that belongs to the state: the state's own value would replace it."""
+    known, traits = signature(objective).parameters, traits_of(objective)
+    for name in given:
+        of_state = name in traits.state_settings and name not in known
+        if of_state or (state is not None and name in state.replaces):
+            needed = traits.make_state({}, 1)[1] if state is None and traits.make_state is not None else state
+            made = "PerSample" if needed is None else type(needed).__name__
+            raise ValueError(
+                f"{name}: {objective.__name__} reads it from its state: write state={made}(number_of_samples, {name}=…)"
+            )
 
 
 def _check_settings(objective: Callable[..., Tensor], settings: Mapping[str, Any]) -> None:

@@ -178,6 +178,15 @@ def loss_name(text: str) -> str:
     return _read(text)[0]
 
 
+def given_settings(text: str) -> set[str]:
+    """Return the names of the settings in a loss as text, without those of its method; of a sum, those of its first part.
+
+    >>> given_settings("dystress(negatives=hardest(64)) + 0.1*koleo()")
+    {'negatives'}
+    """
+    return set(_read(text)[1])
+
+
 def _read(text: str) -> tuple[str, dict[str, Any]]:
     """Return the name and the settings of a loss; of a sum, those of its first part."""
     return _guarded(_parts(text)[0][1], text)

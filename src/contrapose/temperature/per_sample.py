@@ -108,6 +108,7 @@ class PerSample(_SampleState):
     scale             c, a number or a schedule: the temperature of image n is c τ_n
     """
 
+    replaces = ("temperature", "gamma", "log_average")
     temperature: Tensor
     velocity: Tensor
 
@@ -200,6 +201,8 @@ class MovingAverage(_SampleState):
     towers   2 for separate averages of two views, such as image and text, or 1
     gamma    γ, a number or a schedule
     """
+
+    replaces = ("gamma", "log_average")
 
     def __init__(self, size: int, *, towers: int = 2, gamma: float | Schedule = 0.8) -> None:
         super().__init__(size, towers=towers, gamma=gamma)

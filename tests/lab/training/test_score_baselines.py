@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from commands import error_message
 
 from contrapose.lab.cli import main
 from contrapose.lab.modalities import Split, modality
+from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.studies.measures import References
 from contrapose.lab.studies.measures.measure import Context
 from contrapose.lab.training import Model, Run, Trainer, load, prepare, score_baselines
@@ -66,10 +69,18 @@ def test_baselines_are_read_from_the_run_for_the_same_data_and_neighbours(traine
     content = json.loads(file.read_text())
     content["baselines"]["raw pixels"]["knn_top1"] = 77.0
     file.write_text(json.dumps(content))
+    assert measure(model, split) == measured  # its checksum differs
+    del content["checksum"]
+    content["checksum"] = score_baselines._checksum(content)
+    file.write_text(json.dumps(content))
     assert measure(model, split)["raw pixels"]["knn_top1"] == 77
     assert measure(model, split, neighbours=5)["raw pixels"]["knn_top1"] != 77
-    file.write_text("{")
-    assert measure(model, split) == measured
+    assert isinstance(split.test, Images)
+    relabelled = replace(split, test=replace(split.test, labels=torch.zeros(len(split.test), dtype=torch.long)))
+    assert measure(model, relabelled)["raw pixels"]["knn_top1"] != 77
+    for damaged in ("{", "[" * 100_000, json.dumps({**content, "baselines": 5})):
+        file.write_text(damaged)
+        assert measure(model, split) == measured
 
 
 def test_pretrained_encoders_are_not_called_untrained(

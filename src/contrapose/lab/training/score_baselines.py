@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from contrapose.lab.evaluation import features
 from contrapose.lab.evaluation.feature_scores import Features, chance_level, no_gain, score_features, scored_sources
 from contrapose.lab.modalities import Source, Split
+from contrapose.lab.modalities.file_stamps import stamp_files
 from contrapose.lab.training.initial_model import initial_name, start
 from contrapose.lab.training.model import Model
 from contrapose.lab.training.records.files import write_json_atomically
@@ -60,7 +62,7 @@ def score_baselines(
         )
         return {"chance": chance}
     neighbours = neighbours or model.run.knn
-    key = {"data": [source.fingerprint for source in sources], "knn": neighbours}
+    key = {"data": [_stamp(source) for source in sources], "knn": neighbours}
     baselines = _read(model.folder, key)
     if baselines is None:
         baselines = {
@@ -68,7 +70,8 @@ def score_baselines(
             for name, found in _baseline_features(model, split, sources, log)
         }
         if save and model.folder is not None:
-            write_json_atomically(model.folder / _FILE, {**key, "baselines": baselines})
+            content = {**key, "baselines": baselines}
+            write_json_atomically(model.folder / _FILE, {**content, "checksum": _checksum(content)})
     return {**baselines, "chance": chance}
 
 
@@ -92,16 +95,29 @@ def _baseline_features(
         yield name, dict(zip(sources, found, strict=True)).__getitem__
 
 
+def _stamp(source: Source) -> str:
+    """Return a checksum of a source's files and labels: the same names may have other contents."""
+    labels = b"" if source.labels is None else source.labels.cpu().numpy().tobytes()
+    return stamp_files(source.paths, source.fingerprint, f"{zlib.crc32(labels):08x}")
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
+
+
 def _read(folder: Path | None, key: Mapping[str, Any]) -> Baselines | None:
     """Return the baselines in a run's directory; None if there are none for this data and these scores."""
     if folder is None or not (folder / _FILE).exists():
         return None
     try:
         content = json.loads((folder / _FILE).read_bytes())
-    except ValueError:  # damaged; it is measured and written again
+    except (ValueError, RecursionError):  # damaged; it is measured and written again
         return None
     same = isinstance(content, dict) and all(content.get(name) == value for name, value in key.items())
-    return content.get("baselines") if same else None
+    if not same or content.pop("checksum", None) != _checksum(content):
+        return None
+    baselines: Baselines = content["baselines"]
+    return baselines
 
 
 def flatten(baselines: Baselines) -> dict[str, float]:
