@@ -85,6 +85,32 @@ def test_equal_documents_are_right_for_each_other() -> None:
     assert recall_at(z, z, ks=(1,), ids=torch.tensor([5, 5, 1, 2])) == {"recall@1": 100.0}
 
 
+def test_all_documents_of_equal_queries_are_right() -> None:
+    """Two answers to one question: either is right, and neither counts as wrong before the other."""
+    generator = torch.Generator().manual_seed(0)
+    questions, answers = torch.randn(2, 12, 5, generator=generator, dtype=torch.float64)
+    query_ids, ids = torch.arange(12) // 2, torch.tensor([0, 1, 2, 3, 4, 0, 6, 7, 8, 9, 10, 11])
+    questions = questions[query_ids]
+    cosine = torch.nn.functional.normalize(questions) @ torch.nn.functional.normalize(answers).T
+    expected = []
+    for i in range(12):
+        right = [j for j in range(12) if query_ids[j] == query_ids[i] or ids[j] == ids[i]]
+        best = max(float(cosine[i, j]) for j in right)
+        expected.append(sum(float(cosine[i, j]) > best for j in range(12) if j not in right))
+    assert wrong_before(questions, answers, ids=ids, query_ids=query_ids).tolist() == expected
+    both = torch.eye(6, dtype=torch.float64)[query_ids]  # both answers of a question are equal to it
+    assert recall_at(both, both, query_ids=query_ids)["recall@1"] == 100
+    assert recall_at(both, both)["recall@1"] == 0
+
+
+def test_chance_with_equal_queries_and_documents() -> None:
+    query_ids, ids = torch.tensor([0, 0, 1, 2, 2, 3]), torch.tensor([0, 1, 1, 3, 3, 5])
+    right = [sum(bool((query_ids[i] == query_ids[j]) | (ids[i] == ids[j])) for j in range(6)) for i in range(6)]
+    assert right == [2, 3, 2, 2, 2, 1]
+    expected = 100 * sum(right) / 36
+    assert recall_chance(ids, ks=(1,), query_ids=query_ids)["recall@1"] == pytest.approx(expected)
+
+
 def test_queries_are_ranked_in_one_direction() -> None:
     """Both queries point at document 0, so one of them finds its document; each document finds its own query."""
     queries, documents = torch.tensor([[1.0, 0.1], [1.0, 0.2]]), torch.tensor([[1.0, 0.1], [0.0, 1.0]])

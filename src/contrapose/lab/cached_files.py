@@ -99,6 +99,8 @@ class CachedFile:
                 problem = "was computed from other data or settings"
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except ValueError:  # damaged, with a checksum of what is there
+            pass
         except OSError as error:
             problem = f"cannot be read ({error.strerror})"
         self.log(f"cache: {self.path} {problem}; it is computed again")

@@ -16,7 +16,12 @@ _ROUNDING = 8  # cosines that differ by fewer units of rounding count as equal
 
 @torch.no_grad()
 def recall_at(
-    queries: Tensor, documents: Tensor, *, ks: Sequence[int] = (1, 5, 10), ids: Tensor | None = None
+    queries: Tensor,
+    documents: Tensor,
+    *,
+    ks: Sequence[int] = (1, 5, 10),
+    ids: Tensor | None = None,
+    query_ids: Tensor | None = None,
 ) -> dict[str, float]:
     """Return the percentage of queries whose document is among the k most similar documents: {"recall@1": …}.
 
@@ -25,6 +30,7 @@ def recall_at(
     ks          values of k; values larger than n are left out
     ids         integers (n,): documents with equal ids, such as equal texts, are right for each other's queries, and finding
                 one of them is enough
+    query_ids   integers (n,): so are the documents of queries with equal ids, such as several answers to one question
 
     Similarity is the cosine. Documents are ranked for each query, as is customary; for the other direction, swap the arguments.
     Ties count against the encoder: a wrong document that is exactly as similar as the right one is ranked first, so an encoder
@@ -36,25 +42,34 @@ def recall_at(
     """
     for k in ks:
         check_count("ks", k, least=1)
-    wrong = wrong_before(queries, documents, ids=ids)
+    wrong = wrong_before(queries, documents, ids=ids, query_ids=query_ids)
     if not any(k <= len(documents) for k in ks):
         raise ValueError(f"ks: expected a k of at most {len(documents)}, the number of documents, got {tuple(ks)}")
     return {f"recall@{k}": 100 * float((wrong < k).double().mean()) for k in ks if k <= len(documents)}
 
 
-def recall_chance(ids: Tensor, *, ks: Sequence[int] = (1, 5, 10)) -> dict[str, float]:
+def recall_chance(ids: Tensor, *, ks: Sequence[int] = (1, 5, 10), query_ids: Tensor | None = None) -> dict[str, float]:
     """Return the exact expected `recall_at` of a random ranking, with the same keys.
 
-    ids   integers (n,), as in `recall_at`
+    ids, query_ids   integers (n,), as in `recall_at`
 
     >>> round(recall_chance(torch.arange(1000))["recall@10"], 6)
     1.0
     """
     documents = len(ids)
     check_index("ids", ids, documents)
-    _, group, counts = ids.unique(return_inverse=True, return_counts=True)
-    right = counts[group]
+    right = _group_sizes(ids)
+    if query_ids is not None:
+        check_index("query_ids", query_ids, documents)
+        right = right + _group_sizes(query_ids) - _group_sizes(torch.stack([ids, query_ids], dim=1))
     return {f"recall@{k}": 100 * float(random_hits(right, documents, k).mean()) for k in ks if k <= documents}
+
+
+def _group_sizes(keys: Tensor) -> Tensor:
+    """Return how many rows have the key of each row, (n,)."""
+    _, group, counts = keys.unique(dim=0, return_inverse=True, return_counts=True)
+    sizes: Tensor = counts[group]
+    return sizes
 
 
 def random_hits(right: Tensor, candidates: int, k: int) -> Tensor:
@@ -65,15 +80,21 @@ def random_hits(right: Tensor, candidates: int, k: int) -> Tensor:
 
 
 @torch.no_grad()
-def wrong_before(queries: Tensor, documents: Tensor, *, ids: Tensor | None = None) -> Tensor:
+def wrong_before(
+    queries: Tensor, documents: Tensor, *, ids: Tensor | None = None, query_ids: Tensor | None = None
+) -> Tensor:
     """Return the number of wrong documents that each query ranks before its own, (n,): 0 if its own is ranked first.
 
     The arguments are the same as in `recall_at`.
     """
-    _check(queries, documents, ids)
-    keys = torch.arange(len(documents)) if ids is None else ids
-    keys = keys.to(documents.device)
-    return wrong_before_right(queries, documents, lambda rows: keys[rows][:, None] == keys)
+    _check(queries, documents, ids, query_ids)
+    given = [keys for keys in (ids, query_ids) if keys is not None] or [torch.arange(len(documents))]
+    given = [keys.to(documents.device) for keys in given]
+
+    def is_right(rows: Tensor) -> Tensor:
+        return torch.stack([keys[rows][:, None] == keys for keys in given]).any(0)
+
+    return wrong_before_right(queries, documents, is_right)
 
 
 @torch.no_grad()
@@ -102,7 +123,7 @@ def _wrong_documents_before(queries: Tensor, documents: Tensor, is_right: Tensor
     return ((similarity >= best_right - tie) & ~is_right).sum(1)
 
 
-def _check(queries: Tensor, documents: Tensor, ids: Tensor | None) -> None:
+def _check(queries: Tensor, documents: Tensor, ids: Tensor | None, query_ids: Tensor | None) -> None:
     for name, z in (("queries", queries), ("documents", documents)):
         check_embeddings(name, z, 2, shapes={2: "(n, d)"})
     check_same_shape("documents", documents, "queries", queries)
@@ -112,8 +133,9 @@ def _check(queries: Tensor, documents: Tensor, ids: Tensor | None) -> None:
         )
     for name, z in (("queries", queries), ("documents", documents)):
         check_finite(name, z)
-    if ids is not None:
-        check_index("ids", ids, len(documents))
+    for name, keys in (("ids", ids), ("query_ids", query_ids)):
+        if keys is not None:
+            check_index(name, keys, len(documents))
 
 
 def check_finite(name: str, z: Tensor) -> None:

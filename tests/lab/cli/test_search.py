@@ -306,6 +306,23 @@ def test_an_image_run_finds_images_with_their_classes(
     assert "queries: expected an image file, got 'a dog', and run was trained on images alone" in message
 
 
+def test_another_folder_of_the_same_name_is_not_searched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data of a run is where it was, even if the working directory has a folder with its name."""
+    here, other = tmp_path / "here", tmp_path / "other"
+    write_digits(here / "mine")
+    Image.new("RGB", (16, 16)).save(write_digits(other / "mine") / "digit 0" / "black.png")
+    monkeypatch.chdir(here)
+    main(["train", "--data", "mine", "--batch", "4", "--epochs", "1", "--knn", "1", "--metrics", "0", "--out", "run"])
+    monkeypatch.chdir(other)
+    capsys.readouterr()
+    main(["search", "../here/run", "mine/digit 0/black.png", "-k", "20"])
+    found = capsys.readouterr().out
+    assert str(here / "mine") in found
+    assert "black.png" not in found.split("\n", 1)[1]
+
+
 def test_the_map_of_images_shows_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

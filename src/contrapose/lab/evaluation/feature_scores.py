@@ -43,7 +43,8 @@ def score_features(features: Features, split: Split, neighbours: int) -> dict[st
     """Return the recall on held-out pairs, or the kNN accuracy on labelled samples, in per cent; empty if there are neither."""
     if split.retrieval is not None:
         pairs = split.retrieval
-        return recall_at(features(pairs.queries), features(pairs.documents), ids=pairs.ids)
+        queries, documents = features(pairs.queries), features(pairs.documents)
+        return recall_at(queries, documents, ids=pairs.ids, query_ids=pairs.query_ids)
     labelled = labelled_features(features, split)
     scores = {} if labelled is None else KNN(neighbours)(*labelled)
     return {f"knn_{name}": score for name, score in scores.items()}
@@ -57,7 +58,7 @@ def chance_level(split: Split, name: str) -> float | None:
     samples: there, chance is 1 / classes.
     """
     if split.retrieval is not None:
-        return recall_chance(split.retrieval.ids).get(name)
+        return recall_chance(split.retrieval.ids, query_ids=split.retrieval.query_ids).get(name)
     sources = scored_sources(split)
     if sources is None:
         return None

@@ -160,6 +160,7 @@ class Retrieval:
     queries: Source
     documents: Source
     ids: Tensor  # (n,) equal documents have equal ids, and any of them counts as correct
+    query_ids: Tensor | None = None  # (n,) the same for equal queries, if there are any
 
 
 @dataclass(frozen=True)

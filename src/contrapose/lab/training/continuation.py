@@ -6,7 +6,6 @@ extensions.json keeps the history: the old and new number of epochs of each exte
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from contrapose.lab.training.optimisers import learning_rate
-from contrapose.lab.training.records.files import write_json_atomically
+from contrapose.lab.training.records.files import read_json, write_json_atomically
 from contrapose.lab.training.run import Run
 
 
@@ -29,7 +28,7 @@ def claim_directory(folder: Path, run: Run, environment: Mapping[str, Any]) -> N
     """Write the run's settings and environment to the directory, which belongs to this run from now on."""
     path = folder / "run.json"
     with suppress(OSError, ValueError):  # the file is missing, or another process was killed while writing it
-        if json.loads(path.read_text()) == run.describe():
+        if read_json(path) == run.describe():
             return
     folder.mkdir(parents=True, exist_ok=True)
     write_json_atomically(folder / "environment.json", environment)
@@ -106,9 +105,9 @@ def read_extensions(folder: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        extensions: list[dict[str, Any]] = json.loads(path.read_bytes())
+        extensions: list[dict[str, Any]] = read_json(path)
         return [{**extension, "to_epochs": int(extension["to_epochs"])} for extension in extensions]
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"out: {path} is damaged; rename it, and the run can be extended without its history"
         ) from error

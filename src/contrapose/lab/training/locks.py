@@ -19,7 +19,7 @@ def lock_directory(folder: Path, requests: StopRequests | None = None, *, wait: 
     """
     path = _lock_path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    with path.open("a") as file:
         try:
             # A signal must raise an exception while flock blocks, because signals are otherwise checked only between steps.
             with requests.immediate() if requests is not None else nullcontext():

@@ -21,6 +21,7 @@ from contrapose.lab.training.checks.dims import check_dims
 from contrapose.lab.training.checks.frameworks import check_framework
 from contrapose.lab.training.checks.setting_values import check_types, check_values, list_settings
 from contrapose.lab.training.method_settings import method_name
+from contrapose.lab.training.records.files import read_json
 from contrapose.losses.nested import nested
 from contrapose.losses.objective import added_to, provided_to
 from contrapose.losses.parse import parse
@@ -277,12 +278,12 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     def load(cls, path: Path) -> Run:
         """Return the run that a run.json describes; raise ValueError if the file is damaged or does not describe a run."""
         try:
-            description = json.loads(path.read_bytes())
+            description = read_json(path)
             cls._check_description(description)
             return cls.read(description)
         except OSError as error:
             raise ValueError(f"run: {path} cannot be read: {error.strerror}") from error
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError) as error:
             reason = "it is not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else error
             raise ValueError(
                 f"run: {path} does not describe a run: {reason}; restore it from a copy, or train again with another --out"

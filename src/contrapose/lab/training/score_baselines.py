@@ -14,7 +14,7 @@ from contrapose.lab.modalities import Source, Split
 from contrapose.lab.modalities.file_stamps import stamp_files
 from contrapose.lab.training.initial_model import initial_name, start
 from contrapose.lab.training.model import Model
-from contrapose.lab.training.records.files import write_json_atomically
+from contrapose.lab.training.records.files import read_json, write_json_atomically
 from contrapose.validate import check_known
 
 BASELINE_CHOICES = ("auto", "all", "none")
@@ -110,8 +110,8 @@ def _read(folder: Path | None, key: Mapping[str, Any]) -> Baselines | None:
     if folder is None or not (folder / _FILE).exists():
         return None
     try:
-        content = json.loads((folder / _FILE).read_bytes())
-    except (ValueError, RecursionError):  # damaged; it is measured and written again
+        content = read_json(folder / _FILE)
+    except (OSError, ValueError):  # damaged; it is measured and written again
         return None
     same = isinstance(content, dict) and all(content.get(name) == value for name, value in key.items())
     if not same or content.pop("checksum", None) != _checksum(content):

@@ -8,7 +8,6 @@ run.json, so that run names do not depend on them.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import Any
 from contrapose.lab.modalities import Split
 from contrapose.lab.modalities.stored_files import StoredFile
 from contrapose.lab.training.build import prepare
+from contrapose.lab.training.records.files import read_json
 from contrapose.lab.training.run import Run
 
 _SAMPLED = (
@@ -38,10 +38,10 @@ def recorded_data(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
         if isinstance(content["images"], int) and isinstance(content["fingerprint"], str):
             return dict(content)
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         pass
     raise ValueError(
         f"data: {path} is damaged, so the data cannot be compared with those that the run was trained on; "
@@ -128,8 +128,11 @@ def find_data(run: Run, folder: Path) -> list[str]:
     starts = starting_points(folder)
     here, *others = [start / run.data for start in starts]
     known = [Path(path)] if isinstance(path := recorded_data(folder).get("path"), str) else []
+    # Another folder here may have the name of the run's data. The same folder keeps its shorter name in messages.
+    is_same = os.path.realpath(here) in map(os.path.realpath, known)
+    in_order = (here, *known, *others) if is_same else (*known, here, *others)
     # The directory of a run may have the name of a data set, such as runs/digits.
-    existing = (path for path in (here, *known, *others) if path.exists() and not (path / "run.json").exists())
+    existing = (path for path in in_order if path.exists() and not (path / "run.json").exists())
     paths = list(dict.fromkeys(map(str, existing)))
     if not paths:
         _check_named(run, folder, starts)

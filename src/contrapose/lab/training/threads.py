@@ -7,7 +7,6 @@ per core of the machine on which the run starts. The number is recorded in envir
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+
+from contrapose.lab.training.records.files import read_json
 
 T = TypeVar("T")
 
@@ -52,8 +53,8 @@ def _recorded_threads(folder: Path) -> int | None:
     if not path.exists():
         return None
     try:
-        threads = json.loads(path.read_bytes()).get("threads", None)
-    except (ValueError, AttributeError):
+        threads = read_json(path).get("threads", None)
+    except (OSError, ValueError, AttributeError):
         threads = 0
     if threads is not None and (type(threads) is not int or threads < 1):
         raise ValueError(

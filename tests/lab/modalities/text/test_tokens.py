@@ -94,6 +94,16 @@ def test_the_cache_depends_on_texts_tokenizer_and_length(pairs: TextFile, tokeni
     assert len(list(cache.iterdir())) == 5
 
 
+def test_the_cache_depends_on_the_tokenizers_own_settings(pairs: TextFile, tokenizer: Any, cache: Path) -> None:
+    """Which of a text's ends is cut, and whether special tokens in a text are split: not in the tokenizer's backend."""
+    for name, value in (("truncation_side", "left"), ("split_special_tokens", True)):
+        tokenise(pairs, tokenizer, length=5, cached=True)
+        setattr(tokenizer, name, value)
+        kept = tokenise(pairs, tokenizer, length=5, cached=True).clone()
+        assert torch.equal(kept, tokenise(pairs, tokenizer, length=5))
+    assert len(list(cache.iterdir())) == 3
+
+
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut": lambda raw: raw[:-4],
     "header only": lambda raw: raw[:40],

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from contrapose.lab.studies.run_directory import RunDirectory
+from contrapose.lab.training import Run
 from contrapose.lab.training.checkpoints import checkpoint
+from contrapose.lab.training.continuation import read_extensions
 from contrapose.lab.training.records.files import (
     WriteFailed,
     append,
     drop_records_after,
+    read_object,
     read_records,
     write_json_atomically,
 )
+from contrapose.lab.training.sources import recorded_data
 
 RECORD = {"epoch": 1, "step": 4, "loss": 1.0, "seconds": 0.5}
 
@@ -89,3 +96,29 @@ def test_lines_that_are_not_records(tmp_path: Path) -> None:
     assert [record["epoch"] for record in read_records(tmp_path)] == [1, 2]
     assert drop_records_after(tmp_path, 4) == {4}
     assert (tmp_path / "records.jsonl").read_text() == json.dumps(RECORD) + "\n"
+
+
+@pytest.mark.parametrize("name", ["run.json", "environment.json", "data.json", "extensions.json"])
+def test_a_named_pipe_in_a_run_is_refused(name: str, tmp_path: Path) -> None:
+    """Opening it would wait forever. A run may come from elsewhere."""
+    os.mkfifo(tmp_path / name)
+    read: dict[str, Callable[[Path], object]] = {
+        "run.json": Run.load,
+        "environment.json": read_object,
+        "data.json": lambda path: recorded_data(path.parent),
+        "extensions.json": lambda path: read_extensions(path.parent),
+    }
+    with pytest.raises(ValueError, match=re.escape(name)):
+        read[name](tmp_path / name)
+
+
+def test_a_device_in_a_checkpoint_is_damage(tmp_path: Path) -> None:
+    """/dev/zero has no end, and would fill the memory."""
+    for name in ("checkpoint.json", "tensors.safetensors"):
+        folder = tmp_path / name / "step-00000001"
+        folder.mkdir(parents=True)
+        (folder / "checkpoint.json").write_text('{"sha256": ""}')
+        (folder / "tensors.safetensors").write_bytes(b"")
+        (folder / name).unlink()
+        (folder / name).symlink_to("/dev/zero")
+        assert checkpoint.read(folder) is None

@@ -83,7 +83,7 @@ def _open_copy(path: Path) -> Split | None:
     """Open a packed copy; None if there is none, if it is damaged, or if the folder has changed since."""
     try:
         return read_packed(path, as_folder=True, fingerprint=path.stem) if path.is_file() else None
-    except ValueError:
+    except (OSError, ValueError):  # such as another user's copy in a shared folder
         return None
 
 

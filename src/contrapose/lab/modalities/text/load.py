@@ -136,9 +136,10 @@ def all_pairs(split: Split) -> Split:
 
 def _retrieval(pairs: Sentences) -> Retrieval:
     """Return the first column as queries and the second as their documents."""
-    documents = pairs.column(1)
-    ids = documents.tokens[:, 0].unique(dim=0, return_inverse=True)[1]
-    return Retrieval(pairs.column(0), documents, ids)
+    queries, documents = pairs.column(0), pairs.column(1)
+    query_ids, ids = (column.tokens[:, 0].unique(dim=0, return_inverse=True)[1] for column in (queries, documents))
+    repeated = int(query_ids.max()) + 1 < len(query_ids)
+    return Retrieval(queries, documents, ids, query_ids if repeated else None)
 
 
 def sample_rows(size: int, count: int) -> Tensor:

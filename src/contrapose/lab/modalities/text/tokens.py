@@ -22,7 +22,7 @@ from contrapose.validate import check_count
 Block = NDArray[np.int32]  # tokens (n, C, l) of consecutive rows, padded to the longest of them
 _IDS_ONLY = {"return_attention_mask": False, "return_token_type_ids": False}
 _ROWS = 4096  # rows per block
-_FORMAT = 1  # part of the fingerprint; raise it when the same texts give different tokens than before
+_FORMAT = 2  # part of the fingerprint; raise it when the same texts give different tokens than before
 
 
 class Texts(Protocol):
@@ -104,7 +104,10 @@ def _cached_file(texts: Texts, tokenizer: Any, length: int, log: Callable[[str],
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     # Each call of the tokenizer changes these two settings.
     content |= {"truncation": None, "padding": None}
-    path = cache_path("tokens", texts.path.name, [_FORMAT, texts.fingerprint, content, tokenizer.pad_token_id, length])
+    # And these two are settings of transformers alone.
+    sides = [tokenizer.truncation_side, tokenizer.split_special_tokens]
+    determined_by = [_FORMAT, texts.fingerprint, content, sides, tokenizer.pad_token_id, length]
+    path = cache_path("tokens", texts.path.name, determined_by)
     return CachedFile(path, path.stem, log)
 
 

@@ -26,7 +26,7 @@ class RecallHits(Evaluation):
         """Return the digits as a text."""
         pairs = _held_out(context.model, context.split)
         queries, documents = context.model.features(pairs.queries), context.model.features(pairs.documents)
-        wrong = wrong_before(queries, documents, ids=pairs.ids)
+        wrong = wrong_before(queries, documents, ids=pairs.ids, query_ids=pairs.query_ids)
         return {self.key: hits_as_text(wrong == 0)}
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contrapose.lab.training.records.files import writing
+from contrapose.lab.training.records.files import read_bytes, read_json, writing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,8 +117,8 @@ def read(path: Path) -> Checkpoint | None:
     from safetensors.torch import load as from_bytes
 
     try:
-        description = json.loads((path / "checkpoint.json").read_bytes())
-        payload = (path / "tensors.safetensors").read_bytes()
+        description = read_json(path / "checkpoint.json")
+        payload = read_bytes(path / "tensors.safetensors")
         digest = description.pop("sha256")
         if digest != (_digest(description, payload) if "format" in description else _first_digest(payload)):
             return None
@@ -157,7 +157,7 @@ def _agrees(name: str, checkpoint: Checkpoint) -> bool:
 def _newer_format(path: Path) -> str:
     """Return a message if a checkpoint's format is from a newer version; otherwise an empty string."""
     try:
-        number = json.loads((path / "checkpoint.json").read_bytes())["format"]
+        number = read_json(path / "checkpoint.json")["format"]
         is_newer = type(number) is int and number > FORMAT
     except Exception:  # damaged
         return ""

@@ -72,15 +72,30 @@ def parse_record(line: str) -> dict[str, Any] | None:
     return record if complete else None
 
 
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a run's file; raise OSError for a named pipe or a device, which may have no end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return path.read_bytes()
+
+
+def read_json(path: Path) -> Any:
+    """Return the value in a run's JSON file; raise OSError if it cannot be read, and ValueError if it is damaged."""
+    try:
+        return json.loads(read_bytes(path))
+    except RecursionError as error:  # Python's stack limits how deep brackets may be nested
+        raise ValueError("it is not JSON") from error
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; empty if the file does not exist. Raise ValueError if the file is damaged."""
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{path} is damaged: it is not JSON") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} is damaged: expected an object, got {type(content).__name__}")
