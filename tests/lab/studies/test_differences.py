@@ -57,6 +57,20 @@ def test_a_large_difference_is_found(seeds: int, least: float) -> None:
     assert share >= least
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(("by_image", "low", "high"), [(True, 0.0, 0.1), (False, 0.15, 1.0)])
+def test_captions_of_an_image_are_not_independent(by_image: bool, low: float, high: float) -> None:
+    """Five captions share the embedding of their image: as samples of their own, equal losses are told apart too often."""
+    generator, made = torch.Generator().manual_seed(0), 0
+    for _ in range(200):
+        of_image = torch.randn(2, 1, 200, 1, generator=generator)  # how a loss embeds an image, with any seed
+        of_caption = torch.randn(2, 3, 200, 5, generator=generator)
+        hits = (of_image * 0.6**0.5 + of_caption * 0.4**0.5 < 0).double()
+        numbers = hits.mean(3) if by_image else hits.flatten(2)
+        made += any(difference.clear for difference in differences({"a": numbers[0], "b": numbers[1]}))
+    assert low <= made / 200 <= high
+
+
 def test_one_unstable_loss_does_not_decide() -> None:
     """A loss whose seeds differ widely is not ahead because the others are stable."""
     generator = torch.Generator().manual_seed(0)

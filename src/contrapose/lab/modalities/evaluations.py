@@ -41,8 +41,8 @@ class JointEvaluation(Protocol):
     def map(self, towers: Mapping[str, SampleEmbedder], source: Source) -> tuple[Tensor, tuple[str, ...]]:
         """Return each sample's embedding by each tower (T · n, d), those of the first tower first; and what each tower embeds."""
 
-    def hits(self, towers: Mapping[str, SampleEmbedder], split: Split) -> Tensor:
-        """Return whether each held-out query finds its sample, bool (queries,)."""
+    def hits(self, towers: Mapping[str, SampleEmbedder], split: Split) -> Sequence[Tensor]:
+        """Return for each held-out sample whether its queries find it, bool (queries,)."""
 
     score: str
     """The name, in `scores`, of the percentage of `hits`."""

@@ -38,7 +38,8 @@ class Difference:
 def differences(hits: Mapping[str, Tensor], *, level: float = LEVEL, reference: str = "") -> list[Difference]:
     """Compare all pairs of losses, or every loss with one `reference`.
 
-    `hits` has a bool tensor of shape (seeds, images) for each loss, with at least two seeds.
+    `hits` has a tensor of shape (seeds, images) for each loss, with at least two seeds: whether an image was a hit, or, for
+    several queries of an image, a number whose mean is the share of hits.
     """
     images = {len(hit[0]) for hit in hits.values()}
     if len(images) > 1 or any(len(hit) < 2 for hit in hits.values()):

@@ -177,19 +177,33 @@ def score_of(study: Study) -> Score:
 
 
 def hits_of(results: Results, rows: Sequence[str], score: Score) -> dict[str, Tensor]:
-    """Return whether each test sample was a hit, as bool (seeds, samples), for losses with at least two seeds."""
+    """Return whether each test sample was a hit, as numbers (seeds, samples), for losses with at least two seeds.
+
+    A sample with several queries, such as an image with several captions, has one number: its queries are not independent. The
+    mean of the numbers is the share of queries that are hits.
+    """
     assert score.hits is not None
     key = score.hits.key
     found = {row: results.evaluations[row, results.sets[0]] for row in rows}
-    digits = {row: [one[key] for one in evaluations if key in one] for row, evaluations in found.items()}
-    lengths = sorted({len(text) for texts in digits.values() for text in texts})
+    digits = {row: [_words(one[key]) for one in evaluations if key in one] for row, evaluations in found.items()}
+    lengths = sorted({len(words) for runs in digits.values() for words in runs})
     if len(lengths) > 1:
         raise ValueError(
             f"data: the runs were tested on {lengths[0]:,} to {lengths[-1]:,} {score.test_samples}, so the test set has changed "
             "between them; use another --runs-dir to start over"
         )
-    return {
-        row: torch.tensor([[digit == "1" for digit in text] for text in texts])
-        for row, texts in digits.items()
-        if len(texts) > 1
-    }
+    return {row: torch.stack([_shares(words) for words in runs]) for row, runs in digits.items() if len(runs) > 1}
+
+
+def _words(text: str) -> Sequence[str]:
+    """Return the digits of each test sample."""
+    return text.split() if " " in text else text
+
+
+def _shares(words: Sequence[str]) -> Tensor:
+    hits, queries = (torch.tensor([count(word) for word in words]).double() for count in (_ones, len))
+    return hits * len(words) / queries.sum()
+
+
+def _ones(word: str) -> int:
+    return word.count("1")

@@ -67,10 +67,12 @@ class CaptionEvaluation:
         texts = towers["text"].features(source.texts.subset(source.first))
         return torch.cat([images, texts.to(images.device)]), ("images", "captions")
 
-    def hits(self, towers: Mapping[str, SampleEmbedder], split: Split) -> Tensor:
-        """Return whether the image nearest to each test caption is one that has the caption."""
+    def hits(self, towers: Mapping[str, SampleEmbedder], split: Split) -> Sequence[Tensor]:
+        """Return for each test image whether the image nearest to each of its captions is one that has the caption."""
         images, texts, index = _test(towers, split)
-        return first_images_are_right(images, texts, index.image_of_text, ids=index.ids)
+        hits = first_images_are_right(images, texts, index.image_of_text, ids=index.ids)
+        counts: list[int] = index.image_of_text.bincount(minlength=len(images)).tolist()
+        return list(hits.split(counts))
 
 
 def _test(towers: Mapping[str, SampleEmbedder], split: Split) -> tuple[Tensor, Tensor, CaptionIndex]:

@@ -32,9 +32,9 @@ class RecallHits(Evaluation):
 
 @dataclass(frozen=True)
 class JointHits(Evaluation):
-    """A digit for each held-out query of a run with two towers: 1 if it finds its sample, else 0."""
+    """A digit for each held-out query of a run with two towers: 1 if it finds its sample, else 0; a word for each sample."""
 
-    kind = "joint_hits"
+    kind = "joint_hits_by_sample"
     summary = Words("which held-out captions find their image")
     is_number = False
     towers = 2
@@ -42,8 +42,8 @@ class JointHits(Evaluation):
     def evaluate(self, context: Context) -> dict[str, Any]:
         """Return the digits as a text."""
         joint = _joint(context.model)
-        hits = joint.hits(context.model.towers, context.split)
-        return {self.key: hits_as_text(hits)}
+        by_sample = joint.hits(context.model.towers, context.split)
+        return {self.key: " ".join(map(hits_as_text, by_sample))}
 
 
 @dataclass(frozen=True)
