@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from pathlib import Path
@@ -229,3 +230,50 @@ def test_values_that_are_not_finite_are_refused(saved: Path) -> None:
     encoder.model.embeddings.word_embeddings.weight.data[len(SPECIAL)] = torch.nan  # q0
     with pytest.raises(ValueError, match="the embedding of 'q0 q1' is not finite"):
         encoder(["q1", "q0 q1"])
+
+
+def replace_q(content: str, pattern: str | dict[str, str] = "q") -> dict[str, Any]:
+    return {
+        "type": "Replace",
+        "pattern": {"String": pattern} if isinstance(pattern, str) else pattern,
+        "content": content,
+    }
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [replace_q("q" * 100)] * 5,
+        [{"type": "Sequence", "normalizers": [replace_q("q" * 8)] * 2}, replace_q("qq")],
+        [replace_q("a" * 150, {"Regex": "q*"})],
+        [{"type": "Prepend", "prepend": "q" * 20}] * 2,
+        [{"type": "Precompiled", "precompiled_charsmap": base64.b64encode(bytes(4) + b"a" * 200).decode()}],
+    ],
+)
+def test_rules_that_make_a_text_long_are_refused(folder: Path, rules: list[dict[str, Any]]) -> None:
+    """The tokenizers' Rust code would end the process."""
+    edit(folder / "tokenizer.json", normalizer={"type": "Sequence", "normalizers": rules})
+    assert f"{folder / 'tokenizer.json'}: expected rules that make a text at most 100 times as long" in refusal(folder)
+
+
+@pytest.mark.parametrize("normalizer", [5, {"type": "Replace", "pattern": 5}, {"type": "Sequence", "normalizers": 7}])
+def test_damaged_rules_are_refused(folder: Path, normalizer: Any) -> None:
+    edit(folder / "tokenizer.json", normalizer=normalizer)
+    assert "has a normalizer or pre_tokenizer that is damaged" in refusal(folder)
+
+
+def test_rules_of_usual_length_are_accepted(folder: Path) -> None:
+    rules = [replace_q("q"), replace_q("▁", {"Regex": " {2,}"}), {"type": "Prepend", "prepend": " "}]
+    edit(folder / "tokenizer.json", normalizer={"type": "Sequence", "normalizers": rules})
+    assert load_sentence_encoder(folder, device=CPU)(["q1"]).shape == (1, WIDTH)
+
+
+@pytest.mark.parametrize(("count", "length"), [(10**5, 16384), (20, 16)])
+def test_more_special_tokens_than_a_text_may_have_are_refused(folder: Path, count: int, length: int) -> None:
+    special = {"[CLS]": {"id": "[CLS]", "ids": [2] * count, "tokens": ["[CLS]"] * count}}
+    one, other = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    single = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, one]
+    template = {"type": "TemplateProcessing", "single": single, "pair": [one, other], "special_tokens": special}
+    edit(folder / "tokenizer.json", post_processor=template)
+    edit(folder / "tokenizer_config.json", model_max_length=None)
+    assert f"fewer special tokens around a text than its {length} tokens, got {count:,}" in refusal(folder)

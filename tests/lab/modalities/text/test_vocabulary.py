@@ -96,6 +96,9 @@ def test_folders_without_a_usable_tokenizer_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has no padding token; add a pad_token to its tokenizer_config\.json"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match=r"tokenizer\.json is not JSON"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match="transformers cannot load"):
         load_tokenizer(tmp_path)
 

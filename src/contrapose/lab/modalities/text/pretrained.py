@@ -21,11 +21,13 @@ from contrapose.lab.devices import own_device
 from contrapose.lab.memory_budget import OverBudget, model_budget
 from contrapose.lab.modalities.progress import progress_bar
 from contrapose.lab.modalities.text.folder import EncoderFolder, read_folder, weights_size
-from contrapose.lab.modalities.text.vocabulary import pad_on_the_right
+from contrapose.lab.modalities.text.tokenizer_growth import check_growth
+from contrapose.lab.modalities.text.vocabulary import check_special_tokens, pad_on_the_right
 from contrapose.pairs import unit
 from contrapose.validate import check_count, check_known
 
 DEFAULT_LENGTH = 128  # tokens, for a folder that specifies no length
+_LONGEST = 2**14  # tokens, for a tokenizer that states no limit: transformers then has 10**30
 _SAFE = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -111,6 +113,7 @@ def load_sentence_encoder(
     if length > limit:
         raise ValueError(f"length: expected at most {limit}, the longest input of this encoder, got {length}")
     length = length or min(folder.length or DEFAULT_LENGTH, limit)
+    check_special_tokens(tokenizer, length, path)
     encoder = SentenceEncoder(path, model.to(device), tokenizer, pooling, length, folder.normalise, device)
     encoder(["a"])  # settings that contradict each other show only when a text is encoded
     return encoder
@@ -134,11 +137,15 @@ def choose_pooling(pooling: str, folder: EncoderFolder, default: str = "") -> st
 
 
 def load_tokenizer(path: Path) -> Any:
-    """Load the tokenizer in a folder; raise ValueError if it has no padding token."""
+    """Load the tokenizer in a folder; raise ValueError if it has no padding token, or makes long texts of short ones."""
     from transformers import AutoTokenizer
 
+    # Before it is loaded: a lack of memory in the tokenizers' Rust code ends the process.
+    check_growth(path / "tokenizer.json")
     with loading(path):
         tokenizer = AutoTokenizer.from_pretrained(path, **_SAFE)
+        limit = min(tokenizer.model_max_length, _LONGEST)
+    check_special_tokens(tokenizer, limit, path)
     pad_on_the_right(tokenizer, path)
     return tokenizer
 

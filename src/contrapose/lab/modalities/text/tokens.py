@@ -16,7 +16,7 @@ from torch import Tensor
 
 from contrapose.lab.cached_files import CachedFile, Entry, cache_path, not_kept
 from contrapose.lab.modalities.progress import progress_bar
-from contrapose.lab.modalities.text.vocabulary import pad_on_the_right
+from contrapose.lab.modalities.text.vocabulary import check_special_tokens, pad_on_the_right
 from contrapose.validate import check_count
 
 Block = NDArray[np.int32]  # tokens (n, C, l) of consecutive rows, padded to the longest of them
@@ -61,6 +61,7 @@ def tokenise(
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"tokenizer: expected a fast tokenizer of transformers, got {type(tokenizer).__name__}")
     pad_on_the_right(tokenizer, tokenizer.name_or_path)
+    check_special_tokens(tokenizer, length, tokenizer.name_or_path)
     if cached:
         file = _cached_file(texts, tokenizer, length, log)
         kept = file.read()

@@ -104,3 +104,18 @@ def pad_on_the_right(tokenizer: Any, folder: Path | str) -> None:
             f"encoder: the tokenizer in {folder} has no padding token; add a pad_token to its tokenizer_config.json"
         )
     tokenizer.padding_side = "right"  # with padding on the left, the first state would not belong to [CLS]
+
+
+def check_special_tokens(tokenizer: Any, length: float, folder: Path | str) -> None:
+    """Raise ValueError if a tokenizer adds so many special tokens to each text that no token of the text is left.
+
+    tokenizer   a tokenizer of transformers
+    length      number of tokens after which a text is truncated
+    folder      where the tokenizer was read, for the message
+    """
+    special = tokenizer.num_special_tokens_to_add()
+    if special >= length:
+        raise ValueError(
+            f"encoder: the tokenizer in {folder}: expected fewer special tokens around a text than its {length:g} tokens, got "
+            f"{special:,}"
+        )
