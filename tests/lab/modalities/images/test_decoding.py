@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import stat
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -319,3 +321,28 @@ def test_the_fast_decoder_gives_pillows_pixels(tmp_path: Path, name: str) -> Non
     slow, fast = (attempt(read, tmp_path / name) for read in (decode, decode_fast))
     assert isinstance(fast, Problem)
     assert fast == slow
+
+
+def write_tiled(path: Path, side: int, kind: str = "I") -> Path:
+    """Write a TIFF of 16 × 16 pixels in one tile of any size, whose sides are stored with a type of struct's."""
+    pixels = zlib.compress(bytes(side**2 if side < 1000 else 100))
+    number = {"I": 4, "f": 11}[kind]
+    values = {256: 16, 257: 16, 258: 8, 259: 8, 262: 1, 277: 1, 322: side, 323: side, 324: 8, 325: len(pixels)}
+    entries = [
+        struct.pack(f"<HHI{kind}", tag, number, 1, value)
+        if tag in (322, 323)
+        else struct.pack("<HHII", tag, 4, 1, value)
+        for tag, value in values.items()
+    ]
+    header = struct.pack("<2sHI", b"II", 42, 8 + len(pixels))
+    path.write_bytes(header + pixels + struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4))
+    return path
+
+
+def test_the_tiles_of_a_tiff_are_limited(tmp_path: Path) -> None:
+    """A file of 200 bytes would take 732 MiB: whole tiles are unpacked, whatever the size of the image."""
+    assert decode(write_tiled(tmp_path / "a.tif", 16)).shape == (3, 16, 16)
+    with pytest.raises(ValueError, match=r"^its tiles: 16000 × 16000 pixels are more than 100 megapixels"):
+        decode(write_tiled(tmp_path / "a.tif", 16000))
+    with pytest.raises(ValueError, match="the size of its tiles is damaged"):
+        decode(write_tiled(tmp_path / "a.tif", 16, "f"))

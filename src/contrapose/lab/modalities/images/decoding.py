@@ -39,6 +39,7 @@ _MAX_PIXELS = 2**27  # most pixels in a resized image before the crop: 384 MiB
 _BYTES_PER_PIXEL = 8  # without compression, at four channels of 16 bits
 _METADATA = 2**26  # bytes beside the pixels
 _ORIENTATION = 0x0112  # tag of EXIF
+_TILE_SIDES = (323, 322)  # tags of TIFF: length and width of a tile
 _CHUNK = 256  # files submitted to the threads at a time, which bounds the memory for decoded images
 
 T = TypeVar("T")
@@ -85,6 +86,8 @@ def open_image(path: ImagePath | BytesIO, *, max_megapixels: float = DataSetting
     # A file of a few kilobytes can declare gigabytes of pixels, so the size in the header is checked before decoding.
     try:
         check_megapixels(image.height, image.width, max_megapixels)
+        if image.format == "TIFF":
+            _check_tiles(image, max_megapixels)
     except ValueError:
         image.close()
         raise
@@ -96,6 +99,18 @@ def check_megapixels(height: int, width: int, most: float) -> None:
     if width * height > most * 1e6:
         size = f"{width} × {height}"
         raise ValueError(f"{size} pixels are more than {most:g} megapixels (the setting max_megapixels)")
+
+
+def _check_tiles(image: Image, most: float) -> None:
+    """Refuse a TIFF with a tile of more than `most` megapixels: libtiff unpacks whole tiles, whatever the size of the image."""
+    tags = getattr(image, "tag_v2", {})
+    length, width = (tags.get(tag, 0) for tag in _TILE_SIDES)
+    if not (isinstance(length, int) and isinstance(width, int)):
+        raise ValueError("the size of its tiles is damaged")
+    try:
+        check_megapixels(length, width, most)
+    except ValueError as error:
+        raise ValueError(f"its tiles: {error}") from None
 
 
 def _check_bytes(path: ImagePath, most: float) -> None:
