@@ -24,7 +24,12 @@ def check_growth(path: Path) -> None:
     parts = (content.get(name) for name in ("normalizer", "pre_tokenizer")) if isinstance(content, dict) else ()
     try:
         growth = math.prod(map(_growth, parts))
-    except (ValueError, TypeError, AttributeError):  # settings of other types, or text that is not base64
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):  # settings of other types, or text that is not base64
         raise ValueError(f"encoder: {path} has a normalizer or pre_tokenizer that is damaged") from None
     if growth > _MOST:
         raise ValueError(
