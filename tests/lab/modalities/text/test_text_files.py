@@ -353,6 +353,13 @@ def test_a_page_that_is_too_large_is_refused_before_it_is_unpacked(tmp_path: Pat
     assert pa.default_memory_pool().max_memory() == before
 
 
+def test_many_unusable_rows_are_not_all_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"text": pa.nulls(5000, pa.string())}), path)
+    message = refusal(path)
+    assert "row 1 has no text in column 'text', and at least 1,000 more rows cannot be used either" in message
+
+
 def test_damaged_parquet_files_are_read_or_refused(tmp_path: Path) -> None:
     path, rng = tmp_path / "a.parquet", random.Random(0)
     parquet.write_table(pa.table({"anchor": [f"text {i}" for i in range(50)], "positive": ["a", "b"] * 25}), path)

@@ -15,7 +15,7 @@ from contrapose.lab.modalities.input_files import check_file
 from contrapose.lab.modalities.text.columns import choose_columns, is_header
 from contrapose.lab.modalities.text.lines import COMPRESSIONS, LONGEST, TOO_LONG, BadLine
 from contrapose.lab.modalities.text.records import FORMATS, format_of, is_number
-from contrapose.lab.modalities.text.table import Table, no_text, open_table, row_error
+from contrapose.lab.modalities.text.table import MOST_COUNTED, Table, no_text, open_table, row_error
 
 _ROWS_BELOW = 10  # rows below the first one that help to tell whether it is a header
 
@@ -41,7 +41,8 @@ class TextFile:
                 empty = False
                 yield row
             elif not self.skip_broken:
-                raise row_error(self.path, number, row, others=sum(isinstance(other, BadLine) for _, other in rows))
+                others = (other for _, other in rows if isinstance(other, BadLine))
+                raise row_error(self.path, number, row, others=sum(1 for _ in islice(others, MOST_COUNTED)))
         if empty:
             raise ValueError(f"data: {self.path} has no row that can be used; expected at least one row of text")
 

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 from contrapose.extras import needs_extra
 from contrapose.lab.memory_budget import OverBudget, check_allocation
 from contrapose.lab.modalities.text.lines import COMPRESSIONS, EMPTY, LONGEST, BadLine, read_lines
-from contrapose.lab.modalities.text.parquet_pages import largest_page
+from contrapose.lab.modalities.text.parquet_lengths import check_counts
+from contrapose.lab.modalities.text.parquet_pages import read_pages
 
 Record = list[Any] | dict[str, Any]
 Numbered = Iterator[tuple[int, Record | BadLine]]  # with the number of the line or row
@@ -85,7 +86,7 @@ def _is_unicode(value: Any) -> bool:
     """Return whether all strings in a JSON value can be encoded; half of a surrogate pair is valid JSON, but not a character."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
+    except (UnicodeEncodeError, RecursionError):  # the reader allows a few more nested brackets than the writer
         return False
     return True
 
@@ -99,8 +100,11 @@ def _read_parquet(path: Path) -> Numbered:
     try:
         with path.open("rb") as raw, ParquetFile(path) as file:
             columns = [field.name for field in file.schema_arrow if _holds_strings(field.type)]
+            twice = [name for name in columns if file.schema_arrow.names.count(name) > 1]
+            if twice:
+                raise ValueError(f"it has several columns with the name {twice[0][:80]!r}")
             for group in range(file.num_row_groups):
-                rows = _batch_rows(raw, file.metadata.row_group(group), columns, path)
+                rows = _batch_rows(raw, file, group, columns, path)
                 for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=columns):
                     for record in batch.to_pylist():
                         number += 1
@@ -112,13 +116,30 @@ def _read_parquet(path: Path) -> Numbered:
         raise ValueError(f"data: {path} cannot be read as Parquet: {reason}; copy or download it again") from error
 
 
-def _batch_rows(raw: BinaryIO, group: Any, columns: Sequence[str], path: Path) -> int:
+def _batch_rows(raw: BinaryIO, file: Any, number: int, columns: Sequence[str], path: Path) -> int:
     """Return how many rows of a row group to read at a time; refuse pages that are too large."""
-    chunks = [group.column(index) for index in range(group.num_columns)]
-    # A value may repeat, in full, a text that its page stores only once, and no value is longer than its page.
-    largest = sum(largest_page(raw, chunk) for chunk in chunks if chunk.path_in_schema in columns)
+    group, names, largest = file.metadata.row_group(number), set(columns), 0
+    for index in range(group.num_columns):
+        chunk = group.column(index)
+        # pyarrow reads a column x.y together with x, whether it is inside x or only has this name.
+        if chunk.path_in_schema not in names and not names.intersection(_parents(chunk.path_in_schema)):
+            continue
+        # A value may repeat, in full, a text that its page stores only once, and no value is longer than its page.
+        size = max((page.size for page in read_pages(raw, chunk)), default=0)
+        check_allocation(_COPIES * size, f"data: a page of {path}")
+        optional = file.schema.column(index).max_definition_level > 0
+        for page in read_pages(raw, chunk):
+            check_counts(raw, page, compression=chunk.compression, optional=optional, what=f"data: a page of {path}")
+        largest += size
     check_allocation(_COPIES * largest, f"data: a page of {path}")
     return max(1, min(_BATCH, _BATCH_BYTES // max(1, largest)))
+
+
+def _parents(path: str) -> Iterator[str]:
+    """Yield the part of a path in front of each dot: a.b and a for a.b.c."""
+    while "." in path:
+        path = path.rpartition(".")[0]
+        yield path
 
 
 def _holds_strings(kind: Any) -> bool:

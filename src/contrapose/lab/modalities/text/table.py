@@ -10,6 +10,8 @@ from typing import Any
 from contrapose.lab.modalities.text.lines import BadLine
 from contrapose.lab.modalities.text.records import FORMATS, Record, format_of
 
+MOST_COUNTED = 1000  # unusable rows, for the message about the first one: a file of kilobytes may have millions
+
 
 @dataclass(frozen=True)
 class Table:
@@ -71,7 +73,8 @@ def no_text(cell: object, column: str) -> BadLine:
 def row_error(path: Path, number: int, broken: BadLine, *, others: int) -> ValueError:
     """Return the error for the first unusable row in a file; the message counts the `others`."""
     line = "row" if format_of(path) == ".parquet" else "line"
-    also = f", and {others:,} more {line}{'' if others == 1 else 's'} cannot be used either" if others else ""
+    least = "at least " if others == MOST_COUNTED else ""
+    also = f", and {least}{others:,} more {line}{'' if others == 1 else 's'} cannot be used either" if others else ""
     them = "them" if others else "it"
     return ValueError(
         f"data: {path}, {line} {number:,} {broken.reason}{also}; correct {them}, or leave {them} out with --skip-broken"
