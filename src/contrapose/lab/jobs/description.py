@@ -146,7 +146,7 @@ def read_description(executor: str) -> JobDescription:
     path = Path(file)
     try:
         content = tomllib.loads(path.read_text())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         reason = "is not valid TOML" if path.is_file() else "cannot be read"
         raise ValueError(
             f"executor: {file or 'FILE'} {reason}: {error}; expected a TOML file with lines such as hours = 24"

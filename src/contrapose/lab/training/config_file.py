@@ -30,7 +30,7 @@ def read_config(path: Path, *, others: Collection[str] = ()) -> dict[str, Any]:
         if path.suffix == ".json":
             return dict(vars(Run.read(json.loads(text))))
         content = tomllib.loads(text.decode())
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         what = "does not describe a run" if path.suffix == ".json" else "is not valid TOML"
         raise ValueError(f"config: {path} {what}: {error}") from error
     return _settings(content, path, [*(field.name for field in fields(Run)), "preset", *others])
@@ -62,7 +62,7 @@ def read_settings(texts: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"set: expected NAME=VALUE with a setting of `contrapose train`, got {text!r}{hint}")
         try:
             settings[name] = _as_typed(name, tomllib.loads(f"value = {value}")["value"])
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             settings[name] = value
     return settings
 
