@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import resource
 import subprocess
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy
 
+from contrapose.lab.modalities.images import memory
 from contrapose.lab.modalities.images.archive import read_archive
 
 GOOD = np.zeros((4, 8, 8, 3), dtype=np.uint8)
@@ -58,7 +60,10 @@ class Dangerous:
         ({"train_images": serialised(np.zeros((2, 8, 8), dtype=np.float32))}, "got float32 (2, 8, 8)"),
         ({"train_images": serialised(np.zeros((0, 8, 8), dtype=np.uint8))}, "got uint8 (0, 8, 8)"),
         ({"train_images": serialised(np.zeros(8, dtype=np.uint8))}, "got uint8 (8,)"),
-        ({"train_images": serialised(GOOD), "train_labels": serialised(np.arange(5))}, "train_labels: expected one label for each of the 4 images, got the shape (5,)"),
+        ({"train_images": serialised(GOOD), "train_labels": serialised(np.arange(5))}, "train_labels: expected one label for each of the 4 images, got int64 (5,)"),
+        ({"train_images": serialised(GOOD), "train_labels": declaring((4,), "|V150000000", bytes(6 * 10**8))}, "expected one label for each of the 4 images, got |V150000000 (4,)"),
+        ({"train_images": serialised(GOOD), "train_labels": serialised(np.array(list("abcd")))}, "got <U1 (4,)"),
+        ({"train_images": b"\x93NUMPY\x02\x00" + (2**27).to_bytes(4, "little") + b" " * 2**20}, "train_images cannot be read: ValueError: EOF: reading array header, expected 134217728 bytes got 65524"),
         ({"train_images": serialised(GOOD), "train_labels": serialised(np.array([0, 1, 2, 10**15]))}, "expected class numbers below 1,000,000, got 1000000000000000"),
         ({"train_images": serialised(GOOD), "train_labels": serialised(np.array([None] * 4))}, "train_labels: expected an array of numbers, got pickled"),
         ({"x": serialised(GOOD)}, "expected the array train_images, found x"),
@@ -70,6 +75,35 @@ def test_one_line(members: dict[str, bytes], expected: str, tmp_path: Path) -> N
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
     assert not Path("/tmp/started-by-pickle").exists()
+
+
+def test_members_that_are_no_arrays_are_left_out(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
+        file.writestr("train_images", serialised(GOOD))
+    with pytest.raises(ValueError, match=r"a\.npz: expected the array train_images, found nothing"):
+        read_archive(tmp_path / "a.npz")
+    with zipfile.ZipFile(archive(tmp_path / "b.npz", train_images=serialised(GOOD)), "a") as file:
+        file.writestr("test_images", b"")
+    assert read_archive(tmp_path / "b.npz").test is None
+
+
+@pytest.mark.parametrize("shape", [(1000, 64, 64), (1000, 64, 64, 1)])
+def test_gray_images_are_counted_as_they_are_stored(
+    shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = archive(tmp_path / "gray.npz", train_images=serialised(np.zeros(shape, dtype=np.uint8)))
+    monkeypatch.setattr(memory, "free_memory", lambda: 6 * math.prod(shape))
+    with pytest.raises(ValueError, match=r"the train_images of .*gray\.npz need"):
+        read_archive(path)
+    monkeypatch.setattr(memory, "free_memory", lambda: 9 * math.prod(shape))
+    assert len(read_archive(path).train) == 1000
+
+
+def test_many_long_names_of_classes_are_refused(tmp_path: Path) -> None:
+    labels, classes = serialised(np.array([0, 1, 1, 0])), declaring((2,), "<U40000000", bytes(32 * 10**7))
+    path = archive(tmp_path / "x.npz", train_images=serialised(GOOD), train_labels=labels, classes=classes)
+    with pytest.raises(ValueError, match=r"the array of classes in .*x\.npz would take 1 GiB"):
+        read_archive(path)
 
 
 def test_damaged_archives(tmp_path: Path) -> None:
@@ -118,7 +152,7 @@ def test_an_archive_that_expands_to_more_than_memory(tmp_path: Path) -> None:
     )
     last = result.stderr.strip().splitlines()[-1]
     assert "ValueError: data: the train_images of" in last
-    assert "need 16,000.0 GB of memory" in last
+    assert "need 64,000.0 GB of memory" in last
 
 
 @pytest.mark.parametrize(

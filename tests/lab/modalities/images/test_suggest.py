@@ -107,3 +107,19 @@ def test_activations_are_those_of_the_layers() -> None:
     assert _activation_bytes("resnet50", 224) == pytest.approx(88e6, rel=0.05)
     # Convolutions scale with the number of pixels.
     assert _activation_bytes("resnet50", 224) / _activation_bytes("resnet50", 112) == pytest.approx(4, rel=0.02)
+
+
+@pytest.mark.parametrize("damage", ["encrypted", "deflated"])
+def test_the_array_of_a_damaged_archive_is_named(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, train_images=np.zeros((2, 8, 8), np.uint8))
+    content = bytearray(path.read_bytes())
+    if damage == "encrypted":
+        content[6] |= 1
+        content[content.index(b"PK\x01\x02") + 8] |= 1
+    else:
+        name, extra = (int.from_bytes(content[at : at + 2], "little") for at in (26, 28))
+        content[30 + name + extra] = 0xFF
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.npz: train_images cannot be read: "):
+        suggested(str(path), CPU)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import zipfile
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from contrapose.lab.memory_budget import check_allocation
 from contrapose.lab.modalities.images.images import Images, channels_first
 from contrapose.lab.modalities.images.memory import check_memory
 from contrapose.lab.modalities.source import Split
 
 _MOST_CLASSES = 1_000_000  # counting the images per class takes memory for each number up to the largest label
+_LONGEST_HEADER = 2**16  # bytes of an array's type and shape
 
 
 def read_archive(path: Path) -> Split:
@@ -28,7 +31,7 @@ def read_archive(path: Path) -> Split:
     except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
         raise ValueError(f"data: {path} is not an .npz file") from error
     with archive:
-        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
         if "train_images" not in names:
             listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
             raise ValueError(f"{path}: expected the array train_images, found {listed or 'nothing'}")
@@ -42,13 +45,16 @@ def read_archive(path: Path) -> Split:
 def _part(archive: zipfile.ZipFile, path: Path, part: str) -> Images:
     """Read the training or the test images, and their labels if there are any."""
     name = f"{part}_images"
-    shape, dtype = _header(archive, path, name)
+    shape, dtype = read_header(archive, path, name)
     if dtype != "uint8" or len(shape) not in (3, 4) or (len(shape) == 4 and shape[3] not in (1, 3)) or 0 in shape:
         raise ValueError(
-            f"{path}: {name}: expected uint8 of shape (N, H, W) or (N, H, W, 3), channels last, got {dtype} {shape}"
+            f"{path}: {name}: expected uint8 of shape (N, H, W) or (N, H, W, 3), channels last, got {_brief(dtype, shape)}"
         )
     labels = _labels(archive, path, f"{part}_labels", shape[0]) if f"{part}_labels.npy" in archive.namelist() else None
-    pixels = channels_first(torch.from_numpy(_array(archive, path, name)))
+    is_gray = (
+        len(shape) == 3 or shape[3] == 1
+    )  # each gray value is then stored three times, beside the file's own array
+    pixels = channels_first(torch.from_numpy(_array(archive, path, name, copies=4 if is_gray else 1)))
     return Images(f"{path.name} ({part})", pixels, labels, _classes(archive, path, labels))
 
 
@@ -57,22 +63,25 @@ def _classes(archive: zipfile.ZipFile, path: Path, labels: Tensor | None) -> tup
     if labels is None or "classes.npy" not in archive.namelist():
         return ()
     try:
-        shape, dtype = _header(archive, path, "classes")
+        shape, dtype = read_header(archive, path, "classes")
     except ValueError:  # images and labels can be used without names
         return ()
     if dtype.kind != "U" or len(shape) != 1 or shape[0] <= int(labels.max()):
         return ()  # an unrelated array with this name, since it has no name for some labels
+    check_allocation(2 * math.prod(shape) * dtype.itemsize, f"data: the array of classes in {path}")
     return tuple(_array(archive, path, "classes").tolist())
 
 
 def _labels(archive: zipfile.ZipFile, path: Path, name: str, count: int) -> Tensor:
     """Read an array of class indices, one per image, as int64 (N,); `count` is the number of images."""
-    shape, _ = _header(archive, path, name)
-    if math.prod(shape) != count:
-        raise ValueError(f"{path}: {name}: expected one label for each of the {count} images, got the shape {shape}")
+    shape, dtype = read_header(archive, path, name)
+    if math.prod(shape) != count or dtype.kind not in "iuf":
+        raise ValueError(
+            f"{path}: {name}: expected one label for each of the {count} images, got {_brief(dtype, shape)}"
+        )
     array = _array(archive, path, name).reshape(-1)  # MedMNIST's labels are (N, 1)
     # NaN fails the last check, since it differs from itself; a plain cast would turn NaN into a valid-looking integer.
-    if array.dtype.kind not in "iuf" or (array < 0).any() or (array != array.round()).any():
+    if (array < 0).any() or (array != array.round()).any():
         raise ValueError(
             f"{path}: {name}: expected whole numbers of at least 0, one for each image, got {_summary(array)}"
         )
@@ -81,15 +90,21 @@ def _labels(archive: zipfile.ZipFile, path: Path, name: str, count: int) -> Tens
     return torch.from_numpy(array.astype("int64"))
 
 
-def _header(archive: zipfile.ZipFile, path: Path, name: str) -> tuple[tuple[int, ...], Any]:
-    """Return the shape and the data type that an array declares; refuse an array that cannot be read safely."""
+def read_header(archive: zipfile.ZipFile, path: Path, name: str) -> tuple[tuple[int, ...], Any]:
+    """Return the shape and the data type that an array declares; refuse an array that cannot be read safely.
+
+    archive   the open .npz file
+    path      of the archive, for messages
+    name      of the array; raises KeyError if there is none
+    """
     from numpy.lib import format as npy
 
     member = archive.getinfo(f"{name}.npy")
     try:
-        with archive.open(member) as file:
-            read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
-            shape, _, dtype = read_header(file)
+        with archive.open(member) as whole:
+            file = BytesIO(whole.read(_LONGEST_HEADER))  # numpy would read gigabytes before it refuses them
+            parse = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
+            shape, _, dtype = parse(file)
     except Exception as error:
         raise _unreadable(path, name, error) from error
     if dtype.hasobject:
@@ -97,16 +112,18 @@ def _header(archive: zipfile.ZipFile, path: Path, name: str) -> tuple[tuple[int,
     declared = math.prod(shape) * dtype.itemsize
     # A short file can declare a huge array, which numpy would allocate before reading the first byte.
     if min(shape, default=0) < 0 or declared > member.file_size:
-        raise ValueError(f"{path}: {name}: {dtype} {shape} does not fit in the {member.file_size:,} bytes of the file")
+        raise ValueError(
+            f"{path}: {name}: {_brief(dtype, shape)} does not fit in the {member.file_size:,} bytes of the file"
+        )
     return shape, dtype
 
 
-def _array(archive: zipfile.ZipFile, path: Path, name: str) -> Any:
-    """Read an array whose header was checked."""
+def _array(archive: zipfile.ZipFile, path: Path, name: str, *, copies: int = 1) -> Any:
+    """Read an array whose header was checked; its content will be in memory `copies` times."""
     import numpy as np
 
     member = archive.getinfo(f"{name}.npy")
-    check_memory(member.file_size, f"the {name} of {path}", "use a folder of images and --stream")
+    check_memory(copies * member.file_size, f"the {name} of {path}", "use a folder of images and --stream")
     try:
         with archive.open(member) as file:
             return np.lib.format.read_array(file, allow_pickle=False)
@@ -118,6 +135,11 @@ def _unreadable(path: Path, name: str, error: Exception) -> ValueError:
     """Return the error for a damaged array: zipfile and numpy raise errors of many types."""
     why = " ".join(str(error).split())
     return ValueError(f"{path}: {name} cannot be read: {type(error).__name__}: {why}")
+
+
+def _brief(dtype: Any, shape: tuple[int, ...]) -> str:
+    """Return a data type and a shape, which may have thousands of parts, for an error message."""
+    return f"{str(dtype)[:40]} {str(shape)[:60]}"
 
 
 def _summary(array: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from contrapose.lab.modalities.images.archive import read_header
 from contrapose.lab.modalities.images.decoding import ImagePath, open_image
 from contrapose.lab.modalities.images.digits import DRAWINGS
 from contrapose.lab.modalities.images.encoders import encoder
@@ -89,12 +90,9 @@ def _look(settings: DataSettings) -> ImageFacts:
 
 def _npz_shape(path: Path) -> tuple[int, int]:
     """Return the shorter side and the number of training images in an .npz file, from the header of their array."""
-    from numpy.lib import format as npy
-
     try:
-        with zipfile.ZipFile(path) as archive, archive.open("train_images.npy") as file:
-            read_header = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
-            shape = read_header(file)[0]
+        with zipfile.ZipFile(path) as archive:
+            shape, _ = read_header(archive, path, "train_images")
             return min(shape[1:3]), shape[0]
     except (zipfile.BadZipFile, NotImplementedError, KeyError, ValueError, OSError):
         images = load(str(path)).train  # its error says what is wrong with the file
