@@ -137,3 +137,38 @@ def test_a_published_list_of_paths(tmp_path: Path) -> None:
     message = r"1 of the 2 files in .* are not among the training images, such as n07/n07_1.JPEG; expected FOLDER/NAME"
     with pytest.raises(ValueError, match=message):
         imbalance.by_rule(images, f"index:{listed}")
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.ones(10, dtype=bool), np.array([1.5, 2.0]), np.array(["1"]), np.zeros(3, dtype=[("a", "i4")])],
+    ids=["mask", "floats", "texts", "records"],
+)
+def test_arrays_that_are_no_indices_are_refused(array: np.ndarray, tmp_path: Path) -> None:  # type: ignore[type-arg]
+    np.save(tmp_path / "list.npy", array)
+    with pytest.raises(ValueError, match=r"imbalance: expected an array of whole numbers in .*list\.npy, got"):
+        imbalance.by_rule(labelled([5, 5]), f"index:{tmp_path / 'list.npy'}")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00\xff\xff{", b"\x80\x04."])
+def test_damaged_arrays_of_indices_are_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "list.npy").write_bytes(content)
+    with pytest.raises(ValueError, match=r"imbalance: .*list\.npy cannot be read as an array of indices"):
+        imbalance.by_rule(labelled([5, 5]), f"index:{tmp_path / 'list.npy'}")
+
+
+def test_an_array_that_claims_terabytes_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "list.npy", np.arange(10**3))
+    content = (tmp_path / "list.npy").read_bytes()
+    (tmp_path / "list.npy").write_bytes(content.replace(b"(1000,), }           ", b"(10000000000000,), } "))
+    with pytest.raises(ValueError, match=r"list\.npy cannot be read as an array of indices"):
+        imbalance.by_rule(labelled([5, 5]), f"index:{tmp_path / 'list.npy'}")
+
+
+@pytest.mark.parametrize("text", ["9" * 30, "9" * 5000, "²"])
+def test_numbers_that_cannot_be_read_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text(f"1\n{text}\n")
+    with pytest.raises(
+        ValueError, match=r"imbalance: expected indices in .*list\.txt, got a number that cannot be read"
+    ):
+        imbalance.by_rule(labelled([5, 5]), f"index:{tmp_path / 'list.txt'}")

@@ -202,20 +202,42 @@ def _whole_number(rule: str, argument: str) -> int:
 
 def _indices(path: Path, images: Images | Files) -> Tensor:
     """Read indices of images from a file: numbers, or one path per line, as in the lists of ImageNet-LT ("PATH LABEL")."""
-    import numpy as np
-
     if not path.is_file():
         raise ValueError(f"imbalance: expected a file of indices after 'index:', but {path} is not a file")
     if path.suffix == ".npy":
-        index = torch.from_numpy(np.load(path, allow_pickle=False).astype(np.int64)).flatten()
+        index = _read_array(path)
     else:
         words = [line.split()[0] for line in read_text(path, "imbalance").splitlines() if line.strip()]
         is_number = all(word.lstrip("-").isdigit() for word in words)
-        index = torch.tensor([int(word) for word in words]) if is_number else _indices_of_files(path, words, images)
+        index = _as_indices(path, words) if is_number else _indices_of_files(path, words, images)
     if len(index) == 0 or int(index.min()) < 0 or int(index.max()) >= len(images):
         actual = f"values from {int(index.min())} to {int(index.max())}" if len(index) else "none"
         raise ValueError(f"imbalance: expected indices from 0 to {len(images) - 1} in {path}, got {actual}")
     return index
+
+
+def _read_array(path: Path) -> Tensor:
+    """Return the whole numbers in an .npy file; refuse other types, such as a mask, which is no list of indices."""
+    import numpy as np
+
+    try:
+        # Mapped, because a short file may declare a huge array, for which numpy would reserve memory.
+        array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # numpy raises errors of many types for a damaged file
+        why = " ".join(str(error).split())[:200]
+        raise ValueError(f"imbalance: {path} cannot be read as an array of indices: {why}") from error
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"imbalance: expected an array of whole numbers in {path}, got {str(array.dtype)[:40]}")
+    return torch.from_numpy(array.astype(np.int64)).flatten()
+
+
+def _as_indices(path: Path, words: list[str]) -> Tensor:
+    """Return the numbers in a file of text."""
+    try:
+        return torch.tensor([int(word) for word in words])
+    except (ValueError, RuntimeError, OverflowError) as error:  # thousands of digits, or digits such as ²
+        why = " ".join(str(error).split())[:200]
+        raise ValueError(f"imbalance: expected indices in {path}, got a number that cannot be read: {why}") from error
 
 
 def _indices_of_files(path: Path, names: list[str], images: Images | Files) -> Tensor:
