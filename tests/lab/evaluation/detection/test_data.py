@@ -278,3 +278,11 @@ def test_an_image_that_does_not_fit_its_annotation(voc: Path) -> None:
     image.write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"000000.jpg cannot be read: its content is none of"):
         data.train[0]
+
+
+def test_masks_beyond_the_budget_are_refused_before_they_are_drawn(coco: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = read_detection_data(coco, masks=True)
+    assert data.train[0][1]["masks"].shape[1:] == (40, 40)
+    monkeypatch.setenv("CONTRAPOSE_FILE_BUDGET", "1e-6")
+    with pytest.raises(ValueError, match=r"data: the set of \d+ masks of .*000000\.jpg would take 1 GiB of memory"):
+        data.train[0]

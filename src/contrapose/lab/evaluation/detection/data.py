@@ -17,6 +17,7 @@ from contrapose.extras import needs_extra
 from contrapose.lab.evaluation.detection.coco import coco_file, read_coco
 from contrapose.lab.evaluation.detection.index import BoxIndex
 from contrapose.lab.evaluation.detection.voc import read_voc, voc_classes, voc_folders
+from contrapose.lab.memory_budget import check_allocation
 from contrapose.lab.modalities.images.decoding import Problem, attempt, decode
 
 Target = dict[str, Tensor]
@@ -89,6 +90,9 @@ class BoxData:
         target = {"boxes": boxes, "labels": labels}
         if self.masks:
             entry = self.coco.imgs[image_id]
+            # An annotation of a few bytes becomes a mask of the whole image, and the masks are copied once.
+            needed = 2 * len(objects) * entry["height"] * entry["width"]
+            check_allocation(needed, f"data: the set of {len(objects):,} masks of {entry['file_name']}")
             masks = [torch.from_numpy(self.coco.annToMask(a)) for a in objects]
             empty = torch.zeros(0, entry["height"], entry["width"], dtype=torch.uint8)
             target["masks"] = torch.stack(masks) if masks else empty
