@@ -12,9 +12,9 @@ from pathlib import Path
 
 from contrapose.lab.modalities.stored_files import ShardMember
 
-# Errors that `tarfile` raises for damaged headers: its own, errors from failed conversions to numbers and text, and one for a
-# thousand headers that each extend the next one.
-DAMAGES = (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError)
+# Errors that `tarfile` raises for damaged headers: its own, errors from failed conversions to numbers and text, one for a
+# thousand headers that each extend the next one, and one for a sparse file whose list of pieces is cut off.
+DAMAGES = (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError, IndexError)
 _LONGEST_HEADER = 2**20  # bytes of a name or of attributes; real ones have hundreds
 
 
