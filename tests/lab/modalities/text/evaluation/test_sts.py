@@ -174,3 +174,18 @@ def test_minilm() -> None:
     scores = evaluate_sts(load_sentence_encoder(Path(os.environ["CONTRAPOSE_MINILM"]), pooling="mean"), pairs)
     assert scores["stsb"] == pytest.approx(81.99, abs=0.05)
     assert scores["sickr"] == pytest.approx(77.14, abs=0.05)
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path) -> None:
+    line = "STS12\ta\ttest\t1\tone\t"
+    path = tmp_path / "long.tsv"
+    path.write_text(HEADER + line + "x" * (100_000 - len(line)) + "\n")
+    assert len(read_sts(path)) == 1
+    path.write_text(HEADER + line + "x" * 200_000 + "\n")
+    with pytest.raises(ValueError, match=r"long\.tsv, line 2 has more than 100,000 characters"):
+        read_sts(path)
+    with gzip.open(tmp_path / "bomb.tsv.gz", "wb", compresslevel=1) as file:
+        for _ in range(50):
+            file.write(b"a" * 10**6)
+    with pytest.raises(ValueError, match=r"bomb\.tsv\.gz, line 1 has more than 100,000 characters"):
+        read_sts(tmp_path / "bomb.tsv.gz")

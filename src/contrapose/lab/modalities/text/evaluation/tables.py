@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from contrapose.lab.modalities.text.lines import LONGEST
+
 _OPENERS: Mapping[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
@@ -24,7 +26,9 @@ def read_table(path: Path, columns: Sequence[str], *, option: str) -> Iterator[t
     try:
         # Only \n ends a line: other characters that Python counts as line ends may occur in a sentence.
         with _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8", newline="\n") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST + 1), ""), start=1):
+                if len(line) > LONGEST and not line.endswith("\n"):
+                    raise ValueError(f"{option}: {path}, line {number} has more than {LONGEST:,} characters")
                 fields = line.rstrip("\r\n").split("\t")
                 if number == 1:
                     _check_header(path, columns, fields, option)
