@@ -220,3 +220,14 @@ def test_what_a_killed_write_left_is_swept(trained: Path, tmp_path: Path, capsys
         (run / name / "tensors.safetensors").write_bytes(b"half")
     Trainer(Run.load(run / "run.json"), run).train()
     assert not [path for path in run.rglob(".*") if path.is_dir()]
+
+
+def test_a_width_beyond_the_memory_is_refused(trained: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    path = folder / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"width": 2**31 - 1}))
+    with pytest.raises(
+        ValueError, match=rf"^run: the network that {path} describes (cannot be built|would take)"
+    ) as error:
+        load(folder, device="cpu")
+    assert "\n" not in str(error.value)

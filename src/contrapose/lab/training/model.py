@@ -350,9 +350,13 @@ def load_any(
         )
     # The initial weights drawn here are replaced immediately, and must not affect the caller's random state.
     size = sum(tensor.nbytes for tensor in saved.tensors.values())
-    with torch.random.fork_rng(devices=[]), model_budget(f"run: the network that {path} describes", size=size):
-        # Without `init`, because the file of initial weights may no longer exist.
-        towers = build_towers(replace(run, init=""), folder)
+    try:
+        with torch.random.fork_rng(devices=[]), model_budget(f"run: the network that {path} describes", size=size):
+            # Without `init`, because the file of initial weights may no longer exist.
+            towers = build_towers(replace(run, init=""), folder)
+    except (RuntimeError, MemoryError) as error:  # a layer beyond the memory fails before its size is counted
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"run: the network that {path} describes cannot be built: {reason}") from error
     # The rest of a checkpoint (queue, bank, momentum encoder, optimiser) is only needed for training.
     encoder, projector = encoder_of(towers), projector_of(towers)
     for name, module in (("encoder", encoder), ("projector", projector)):
