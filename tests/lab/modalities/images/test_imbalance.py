@@ -144,7 +144,7 @@ def test_a_published_list_of_paths(tmp_path: Path) -> None:
     [np.ones(10, dtype=bool), np.array([1.5, 2.0]), np.array(["1"]), np.zeros(3, dtype=[("a", "i4")])],
     ids=["mask", "floats", "texts", "records"],
 )
-def test_arrays_that_are_no_indices_are_refused(array: np.ndarray, tmp_path: Path) -> None:  # type: ignore[type-arg]
+def test_arrays_that_are_no_indices_are_refused(array: np.ndarray, tmp_path: Path) -> None:
     np.save(tmp_path / "list.npy", array)
     with pytest.raises(ValueError, match=r"imbalance: expected an array of whole numbers in .*list\.npy, got"):
         imbalance.by_rule(labelled([5, 5]), f"index:{tmp_path / 'list.npy'}")
