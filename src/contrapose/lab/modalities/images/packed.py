@@ -24,6 +24,7 @@ from contrapose.lab.cuda.prefetch import copy_pinned, prepare_ahead
 from contrapose.lab.modalities.images.file_list import FileList
 from contrapose.lab.modalities.images.images import Images, ResidentImages, fingerprint
 from contrapose.lab.modalities.images.layout import split_folder
+from contrapose.lab.modalities.images.packed_content import check_content
 from contrapose.lab.modalities.images.stream import Files, whole, with_limit, without_broken
 from contrapose.lab.modalities.images.views import Recipe, Views
 from contrapose.lab.modalities.input_files import check_file
@@ -219,9 +220,7 @@ def _folder_of(metadata: Mapping[str, str]) -> str:
     try:
         return os.fsdecode(bytes.fromhex(text.removeprefix(_BYTES)))
     except ValueError as error:
-        raise ValueError(
-            f"data: a packed copy names the folder {text!r}, which is damaged; pack the images again"
-        ) from error
+        raise ValueError(f"it names the folder {text[:80]!r}") from error
 
 
 def packed_facts(path: Path) -> tuple[int, int]:
@@ -255,6 +254,11 @@ def _open(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         raise ValueError(
             f"data: {path}, a packed copy, is damaged: it has no {', '.join(missing)}; pack the images again"
         )
+    try:
+        _folder_of(metadata)
+    except ValueError as error:
+        raise ValueError(f"data: {path}, a packed copy, is damaged: {error}; pack the images again") from error
+    check_content(path, metadata, tensors)
     return metadata, tensors
 
 
