@@ -20,10 +20,23 @@ def test_chance_is_the_most_frequent_class_of_the_training_images() -> None:
     split = Split(train, train, test)
     assert chance_level(split, "knn_top1") == 50
     assert chance_level(split, "linear_best_top1") == 50
-    assert chance_level(split, "knn_top5") == 75  # all but class 5, the last of the classes with one image
+    assert chance_level(split, "knn_top5") == pytest.approx(90)  # four of the five classes with one image
     assert chance_level(split, "few_shot") == pytest.approx(100 / 6)
     assert chance_level(split, "uniformity") is None
     assert chance_level(Split(train, None, None), "knn_top1") is None
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_chance_of_equally_frequent_classes_does_not_depend_on_their_names(renamed: bool) -> None:
+    train = labelled([0] * 10 + [1] * 10)
+    test = labelled([int(renamed)] * 18 + [int(not renamed)] * 2)
+    assert chance_level(Split(train, train, test), "knn_top1") == 50
+    assert chance_level(Split(train, train, test), "knn_top5") == 100
+
+
+def test_chance_answers_no_class_without_training_samples() -> None:
+    train, test = labelled([0, 2]), labelled([0, 1, 2, 3])
+    assert chance_level(Split(train, train, test), "knn_top5") == 50
 
 
 def test_a_gain_counts_only_beyond_the_uncertainty_of_the_test_set() -> None:

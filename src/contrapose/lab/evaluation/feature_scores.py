@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor
 
+from contrapose.lab.counts import count_of
 from contrapose.lab.evaluation.knn import KNN
 from contrapose.lab.modalities import Source, Split
 from contrapose.metrics.retrieval import recall_at, recall_chance
@@ -54,8 +54,8 @@ def chance_level(split: Split, name: str) -> float | None:
     """Return the score called `name` without looking at the samples, in per cent; None if it is unknown.
 
     Recall is that of a random ranking. Accuracy is that of always answering the most frequent classes of the training samples;
-    it exceeds 1 / classes if the classes are imbalanced. Few-shot scores are means over classes, or of balanced training
-    samples: there, chance is 1 / classes.
+    it exceeds 1 / classes if the classes are imbalanced. Of equally frequent classes, some are answered at random. Few-shot
+    scores are means over classes, or of balanced training samples: there, chance is 1 / classes.
     """
     if split.retrieval is not None:
         return recall_chance(split.retrieval.ids, query_ids=split.retrieval.query_ids).get(name)
@@ -66,9 +66,21 @@ def chance_level(split: Split, name: str) -> float | None:
     if labels is None or test_labels is None or labels.ndim > 1:
         return None
     if name.endswith(("_top1", "_top5")):
-        most_frequent = labels.bincount().argsort(descending=True, stable=True)[: int(name[-1])]
-        return 100 * float(torch.isin(test_labels, most_frequent).double().mean())
+        classes = 1 + max(int(labels.max()), int(test_labels.max()))
+        return 100 * float(_answered(labels.bincount(minlength=classes), int(name[-1]))[test_labels].mean())
     return 100 / len(labels.unique()) if name.endswith(("_shot", "long_tail")) else None
+
+
+def _answered(counts: Tensor, answers: int) -> Tensor:
+    """Return the probability of each class (C,) to be among the most frequent ones; equally frequent classes share the places.
+
+    counts    number of training samples of each class, (C,)
+    answers   number of classes to answer; at most those with samples are
+    """
+    answers = min(answers, int((counts > 0).sum()))
+    least = counts.sort(descending=True).values[answers - 1]
+    certain, tied = counts > least, counts == least
+    return certain.double() + tied.double() * ((answers - certain.sum()) / tied.sum())
 
 
 def no_gain(scores: Mapping[str, float], baselines: Mapping[str, Mapping[str, float]], *, count: int, noun: str) -> str:
