@@ -89,9 +89,9 @@ def no_gain(scores: Mapping[str, float], baselines: Mapping[str, Mapping[str, fl
     scores      scores in per cent, by name
     baselines   scores of each baseline, keyed by the name of the baseline
     count       number of test samples
-    noun        what test samples are called, such as "test images"
+    noun        what a test sample is called, such as "test image"
 
-    The uncertainty is 1.96 standard errors of the difference between two shares of `count` samples.
+    The uncertainty is the `difference_margin` of two shares of `count` samples.
     """
     name = next((name for name in scores if any(name in found for found in baselines.values())), "")
     if not name:
@@ -106,15 +106,32 @@ def no_gain(scores: Mapping[str, float], baselines: Mapping[str, Mapping[str, fl
 
 
 def difference_margin(one: float, other: float, count: int) -> float:
-    """Return 1.96 standard errors of the difference between two shares, in per cent, of `count` samples."""
-    return _NORMAL * math.sqrt((one * (100 - one) + other * (100 - other)) / count)
+    """Return the largest difference between two shares that can be chance, in percentage points.
+
+    one, other   the shares, in per cent
+    count        number of samples of which they are shares
+
+    This is the difference up to which the 95 % interval of Agresti and Caffo contains 0. One hit and one miss are added to each
+    share: without them, the standard error would be 0 at 0 % and at 100 %, however few samples there are.
+    """
+    added = count + 2
+    shares = [(share * count + 100) / added for share in (one, other)]
+    # The interval's centre is the difference of these shares, which is count / added times that of the given ones.
+    margin = _NORMAL * math.sqrt(sum(share * (100 - share) for share in shares) / added) * added / count
+    return min(100.0, margin)
 
 
 def no_gain_sentence(baseline: str, values: str, *, difference: float, margin: float, count: int, noun: str) -> str:
-    """Return the sentence which says that a score does not exceed its baseline beyond the uncertainty of the test set."""
+    """Return the sentence which says that a score does not exceed its baseline beyond the uncertainty of the test set.
+
+    baseline     name of the baseline
+    values       the two scores in words
+    difference   the score minus that of the baseline
+    margin       largest difference that can be chance
+    count        number of test samples
+    noun         what a test sample is called, such as "test image"
+    """
     verdict = (
         "the trained encoder is worse than" if difference < -margin else "training has gained nothing measurable over"
     )
-    return (
-        f"{verdict} {baseline}: {values} (on {count:,} {noun}, differences of up to {margin:.1f} points can be chance)"
-    )
+    return f"{verdict} {baseline}: {values} (on {count_of(count, noun)}, differences of up to {margin:.1f} points can be chance)"

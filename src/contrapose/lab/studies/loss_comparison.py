@@ -355,7 +355,7 @@ def _with_points(names: Sequence[str], found: Sequence[Difference], sign: str) -
 
 
 def _margin(trained: float, untrained: float, results: Results, score: Score) -> float:
-    """Return 1.96 standard errors of the difference between two shares of the test samples; 0 if their number is unknown."""
+    """Return the largest difference between two shares of the test samples that can be chance; 0 if their number is unknown."""
     hits = hits_of(results, sorted(results.rows), score) if score.hits else {}
     return difference_margin(trained, untrained, len(next(iter(hits.values()))[0])) if hits else 0.0
 

@@ -137,5 +137,6 @@ def describe_no_gain(model: Model, split: Split, scores: Mapping[str, float], ba
     """Return a sentence if training has gained nothing beyond the uncertainty of the test set; else an empty text."""
     pairs = split.retrieval
     if pairs is not None:
-        return no_gain(scores, baselines, count=len(pairs.queries), noun="pairs")
-    return no_gain(scores, baselines, count=len(split.held_out), noun=f"test {model.kind.noun}")
+        return no_gain(scores, baselines, count=len(pairs.queries), noun="pair")
+    noun = model.kind.noun.partition(" ")[0].removesuffix("s")  # of images with captions: image
+    return no_gain(scores, baselines, count=len(split.held_out), noun=f"test {noun}")

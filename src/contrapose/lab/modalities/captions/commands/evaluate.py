@@ -261,7 +261,7 @@ def _beside_chance(
     scores: dict[str, float], chance: dict[str, float], images: int, prefix: str = ""
 ) -> dict[str, float]:
     """Return scores on a number of images and their chance levels; print to stderr if the first does not exceed chance."""
-    nothing = no_gain(scores, {"chance": chance}, count=images, noun="images")
+    nothing = no_gain(scores, {"chance": chance}, count=images, noun="image")
     _print_notes([nothing] if nothing else [])
     named = {f"{prefix}{name}": score for name, score in scores.items()}
     return named | {f"chance_{prefix}{name}": score for name, score in chance.items()}

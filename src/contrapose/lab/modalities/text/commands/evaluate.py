@@ -209,7 +209,7 @@ def _no_gain(pairs: Sequence[SentencePair], cosine: Tensor, baseline: Tensor, na
     if difference <= margin:
         values = f"{score} is {scores[score]:.1f}, against {others[score]:.1f}"
         count = len(rows_of_score(pairs, score))
-        yield no_gain_sentence(name, values, difference=difference, margin=margin, count=count, noun="pairs")
+        yield no_gain_sentence(name, values, difference=difference, margin=margin, count=count, noun="pair")
 
 
 def _show(
