@@ -1,17 +1,56 @@
-"""`contrapose evaluate` with few shots and with the papers' fine-tuning."""
+"""`contrapose evaluate` on few samples, with few shots and with the papers' fine-tuning, and what it refuses."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import error_message
 from mixed_folder import make_mixed_folder
 
 from contrapose.lab.cli import main
+from contrapose.lab.training import Model
 
 TRAIN = ["--limit", "48", "--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    main(["train", *TRAIN, "--out", str(folder)])
+    return folder
+
+
+def striped(file: Path, *, train: int, test: int) -> Path:
+    """Write a data set of two classes: horizontal and vertical stripes."""
+    horizontal = np.tile(np.array([[0], [255]], dtype=np.uint8).repeat(4, 0).reshape(1, 8, 1, 1), (1, 4, 32, 3))
+    stripes = np.concatenate([horizontal, horizontal.swapaxes(1, 2)])
+    labels = np.arange(max(train, test)) % 2
+    images = stripes[labels]
+    arrays = {"train_images": images[:train], "test_images": images[:test]}
+    np.savez(file, train_labels=labels[:train], test_labels=labels[:test], **arrays)
+    return file
+
+
+@pytest.mark.thorough
+def test_fewer_training_samples_than_the_neighbours_of_the_run(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = ["--data", str(striped(tmp_path / "small.npz", train=2, test=12))]
+    capsys.readouterr()
+    main(["evaluate", str(run), *data])
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["knn_top1"] == 100
+    note = "knn: 2 neighbours in place of the run's 3: the data has 2 training samples\n"
+    assert note in captured.err
+    main(["map", str(run), *data, "--method", "pca", "-o", str(tmp_path / "map.png")])
+    assert note in capsys.readouterr().err
+    monkeypatch.setattr(Model, "features", None)  # an explicit number is refused before anything is encoded
+    expected = "--knn: expected at most 2 neighbours, the number of training samples, got 3"
+    assert expected in error_message(capsys, "evaluate", str(run), *data, "--knn", "3")
+    assert "--knn: expected a whole number of at least 0" in error_message(capsys, "evaluate", str(run), "--knn", "-1")
 
 
 @pytest.mark.thorough

@@ -13,8 +13,10 @@ from torch import Tensor
 from tyro.conf import Positional
 
 from contrapose.lab.cli.printed_scores import print_metrics, print_scores
+from contrapose.lab.counts import count_of
 from contrapose.lab.devices import DeviceOption
 from contrapose.lab.evaluation import FINE_TUNING, PROBES, FewShot, FineTune, Measures, Probe, few_shot
+from contrapose.lab.evaluation.feature_scores import scored_sources
 from contrapose.lab.modalities import MODALITIES, Source, Split, modality, trained_elsewhere
 from contrapose.lab.modalities.modality import CommonOptions
 from contrapose.lab.modalities.progress import allow_progress_bars
@@ -27,7 +29,7 @@ from contrapose.lab.training.prefixes import evaluate_with_prefixes
 from contrapose.lab.training.records.past_run import RunProgress
 from contrapose.lab.training.score_baselines import BASELINE_CHOICES, describe_no_gain, flatten, score_baselines
 from contrapose.lab.training.sources import load_own_data
-from contrapose.validate import check_known
+from contrapose.validate import check_count, check_known
 
 
 class EvaluationOptions(Protocol):
@@ -60,7 +62,6 @@ class _Evaluate(DeviceOption):
     `contrapose evaluate clip:PATH --zero-shot DATA` evaluates an image-text model.
     """
 
-    option_names: ClassVar[Mapping[str, str]] = {"k": "knn"}  # the argument of `knn_accuracy`, which errors name
     common: ClassVar[Mapping[str, str]] = {
         "data": "Another data set to evaluate on",
         "knn": "Number of neighbours for kNN",
@@ -84,7 +85,7 @@ class _Evaluate(DeviceOption):
     epoch: int = 0
     """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
     knn: int = 0
-    """Number of neighbours for kNN; 0: the run's setting."""
+    """Number of neighbours for kNN; 0: the run's setting, or all training samples of --data if they are fewer."""
     linear: str = ""
     """Linear probe to train on features of plain images: wang-liu, cacr, cacr-imagenet, moco-v3, moco-v3-vit,
     dystress-imagenet, balanced-cifar or balanced-imagenet. On augmented images, as in the papers: wang-liu-flips (CIFAR),
@@ -165,6 +166,7 @@ class _Evaluate(DeviceOption):
     def _evaluate_run(self) -> dict[str, Any]:
         """Return the scores of a run: the modality's own scores if requested, and the scores that any encoder has."""
         check_known("baselines", self.baselines, BASELINE_CHOICES)
+        check_count("knn", self.knn, least=0)
         for name in OPTIONS:
             options, prefix = self._options(name), modality(name).prefix
             only_folders = [option for option in _given(options) if option in options.for_folders]
@@ -211,9 +213,10 @@ class _Evaluate(DeviceOption):
             skip_broken=self.skip_broken,
             stream=stream,
         )
+        neighbours = choose_neighbours(model, split, self.knn)
         if self.feature_cache and len(model.towers) == 1:
             model.tower.kept_features = FeatureCache(model.tower, self.run / "features", _print_error)
-        scores = evaluate_with_prefixes(model, split, self.knn)
+        scores = evaluate_with_prefixes(model, split, neighbours)
         if self.metrics:
             metrics = model.measure_outputs(split.held_out, Measures(images=0, drawn=1000))
             scores |= metrics
@@ -231,11 +234,13 @@ class _Evaluate(DeviceOption):
             scores |= self._fine_tune(model, split)
         if self.few_shot:
             scores |= few_shot(*_labelled_features(model, split))
-        return scores | self._baselines(model, split, scores)
+        return scores | self._baselines(model, split, scores, neighbours)
 
-    def _baselines(self, model: Model, split: Split, scores: dict[str, float]) -> dict[str, float]:
+    def _baselines(self, model: Model, split: Split, scores: dict[str, float], neighbours: int) -> dict[str, float]:
         """Return the scores without training, as NAME_SCORE; print to stderr if training has gained nothing."""
-        baselines = score_baselines(model, split, scores, choice=self.baselines, neighbours=self.knn, log=_print_error)
+        baselines = score_baselines(
+            model, split, scores, choice=self.baselines, neighbours=neighbours, log=_print_error
+        )
         nothing = describe_no_gain(model, split, scores, baselines)
         if nothing:
             _print_error(nothing)
@@ -348,6 +353,25 @@ def load_data(
         split = load_own_data(run, folder, root, lambda text: print(f"contrapose: {text}", file=sys.stderr))
     print_notes(split)
     return split
+
+
+def choose_neighbours(model: Model, split: Split, knn: int = 0) -> int:
+    """Return the number of neighbours for kNN; print a note to stderr if it is not the run's setting because samples are few.
+
+    model   model of a run
+    split   data sets on which the run is evaluated
+    knn     the user's choice, which is refused if there are fewer training samples; 0: none
+    """
+    sources = scored_sources(split)
+    most = len(sources[0]) if sources is not None and split.retrieval is None else knn or model.run.knn
+    if knn > most:
+        raise ValueError(f"knn: expected at most {most} neighbours, the number of training samples, got {knn}")
+    if not knn and model.run.knn > most:
+        samples = count_of(most, "training sample")
+        _print_error(
+            f"knn: {count_of(most, 'neighbour')} in place of the run's {model.run.knn}: the data has {samples}"
+        )
+    return min(knn or model.run.knn, most)
 
 
 def _labelled(split: Split, option: str) -> tuple[Source, Source]:

@@ -115,7 +115,7 @@ class Map(DeviceOption):
 
     def _embed(self, folder: Path) -> NamedEmbedding:
         """Return the embeddings of a random sample from a run's data."""
-        from contrapose.lab.cli.evaluate import load_data
+        from contrapose.lab.cli.evaluate import choose_neighbours, load_data
         from contrapose.lab.evaluation import Measures
         from contrapose.lab.report.embedding import NamedEmbedding
         from contrapose.lab.report.map_page import PREVIEW_SIDE
@@ -130,7 +130,7 @@ class Map(DeviceOption):
             z=z.cpu(),
             labels=labels,
             classes=classes,
-            scores=model.evaluate(split),
+            scores=model.evaluate(split, choose_neighbours(model, split)),
             previews=tuple(model.kind.previews(sample, model.views, side=PREVIEW_SIDE)),
             noun=model.kind.noun if len(model.towers) == 1 else " and ".join(classes),
             output="projector output" if model.run.head != "none" else "encoder output",
