@@ -68,9 +68,36 @@ def test_few_shots_and_recipes_on_a_folder(tmp_path: Path, capsys: pytest.Captur
     assert "shots: class 'checks' has 5 training images, fewer than the 6 to draw" in error_message(
         capsys, *evaluate, "--shots", "6"
     )
-    assert "pos_weight: expected two classes, 0 and 1, got 4" in error_message(
+    assert "--recipe: expected two classes for dystress-binary, got 4" in error_message(
         capsys, *evaluate, "--recipe", "dystress-binary"
     )
     assert "shots: expected at least 2" in error_message(capsys, *evaluate, "--shots", "1")
     assert "did you mean 'dystress-binary'?" in error_message(capsys, *evaluate, "--recipe", "dystress-binari")
     assert "omit --recipe or --shots" in error_message(capsys, *evaluate, "--recipe", "vit", "--shots", "5")
+
+
+@pytest.mark.thorough
+def test_options_of_evaluate_and_map_are_named_when_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate = ["evaluate", str(run)]
+    assert "--best: there is no linear probe" in error_message(capsys, *evaluate, "--best")
+    expected = "--finetune: expected a whole number of at least 0, got -3"
+    assert expected in error_message(capsys, *evaluate, "--finetune", "-3")
+    expected = "--images: expected a whole number of at least 10, got 5"
+    assert expected in error_message(capsys, "map", str(run), "--images", "5")
+    small = ["--data", str(striped(tmp_path / "small.npz", train=4, test=4))]
+    assert "--data: expected at least 10 points to draw a map, got 4" in error_message(capsys, "map", str(run), *small)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("test", [1, 2])
+def test_metrics_of_too_few_images_leave_the_other_scores(
+    test: int, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = striped(tmp_path / "small.npz", train=4, test=test)
+    capsys.readouterr()
+    main(["evaluate", str(run), "--data", str(data), "--metrics"])
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["knn_top1"] == 100
+    assert "no metrics: z: expected at least" in captured.err

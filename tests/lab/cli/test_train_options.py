@@ -26,7 +26,7 @@ def test_values_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str
     assert "workers: expected a whole number of at least 0, got -1" in error_message(capsys, "train", "--workers", "-1")
     assert "--log: expected one of" in (message := error_message(capsys, "train", "--log", "wnadb"))
     assert "did you mean 'wandb'" in message
-    assert "images: expected a whole number of at least 1, got -1" in error_message(
+    assert "images: expected a whole number of at least 10, got -1" in error_message(
         capsys, "map", "x", "--images", "-1"
     )
     assert "contrapose: --worker-timeout: expected a number above 0" in error_message(

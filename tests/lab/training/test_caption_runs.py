@@ -348,7 +348,9 @@ def test_the_map_draws_images_and_captions(
 ) -> None:
     out = str(tmp_path / "map.html")
     arguments = ["map", str(trained), "--method", "pca", "-o", out, "--data-root", str(tmp_path)]
-    assert "at least 10 embeddings" in error_message(capsys, *arguments)  # two test images with one caption each
+    assert "--data: expected at least 10 points to draw a map, got 4" in error_message(
+        capsys, *arguments
+    )  # two test images with one caption each
     split = prepare(replace(run_of(data), hold_out=0.0), tmp_path, folder=trained)
     z, labels, nouns = load_any(trained, device="cpu").sample_embeddings(split.train, 100)
     assert z.shape == (20, 16)

@@ -14,7 +14,7 @@ from tyro.conf import arg
 from contrapose.lab.cli import exits
 from contrapose.lab.cli.config_option import ConfigOption, with_config
 from contrapose.lab.cli.dry_run import dry_run_comparison
-from contrapose.lab.cli.evaluate import print_notes
+from contrapose.lab.cli.run_data import print_notes
 from contrapose.lab.cli.study import check_seeds, run_plans
 from contrapose.lab.cli.tables import fold_names
 from contrapose.lab.counts import count_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
 from importlib import import_module
@@ -13,23 +12,19 @@ from torch import Tensor
 from tyro.conf import Positional
 
 from contrapose.lab.cli.printed_scores import print_metrics, print_scores
-from contrapose.lab.counts import count_of
+from contrapose.lab.cli.run_data import choose_neighbours, load_data, print_error, warn_if_unfinished
 from contrapose.lab.devices import DeviceOption
 from contrapose.lab.evaluation import FINE_TUNING, PROBES, FewShot, FineTune, Measures, Probe, few_shot
-from contrapose.lab.evaluation.feature_scores import scored_sources
 from contrapose.lab.modalities import MODALITIES, Source, Split, modality, trained_elsewhere
 from contrapose.lab.modalities.modality import CommonOptions
 from contrapose.lab.modalities.progress import allow_progress_bars
-from contrapose.lab.training import Model, prepare_other
+from contrapose.lab.training import Model
 from contrapose.lab.training.collapse import MEANING, collapsed_outputs
 from contrapose.lab.training.feature_cache import FeatureCache
-from contrapose.lab.training.locks import is_locked
 from contrapose.lab.training.model import load_any
 from contrapose.lab.training.prefixes import evaluate_with_prefixes
-from contrapose.lab.training.records.past_run import RunProgress
 from contrapose.lab.training.score_baselines import BASELINE_CHOICES, describe_no_gain, flatten, score_baselines
-from contrapose.lab.training.sources import load_own_data
-from contrapose.validate import check_count, check_known
+from contrapose.validate import NotFinite, check_count, check_known
 
 
 class EvaluationOptions(Protocol):
@@ -167,6 +162,7 @@ class _Evaluate(DeviceOption):
         """Return the scores of a run: the modality's own scores if requested, and the scores that any encoder has."""
         check_known("baselines", self.baselines, BASELINE_CHOICES)
         check_count("knn", self.knn, least=0)
+        check_count("finetune", self.finetune, least=0)
         for name in OPTIONS:
             options, prefix = self._options(name), modality(name).prefix
             only_folders = [option for option in _given(options) if option in options.for_folders]
@@ -214,15 +210,12 @@ class _Evaluate(DeviceOption):
             stream=stream,
         )
         neighbours = choose_neighbours(model, split, self.knn)
+        self._check_recipe(split)
         if self.feature_cache and len(model.towers) == 1:
-            model.tower.kept_features = FeatureCache(model.tower, self.run / "features", _print_error)
+            model.tower.kept_features = FeatureCache(model.tower, self.run / "features", print_error)
         scores = evaluate_with_prefixes(model, split, neighbours)
         if self.metrics:
-            metrics = model.measure_outputs(split.held_out, Measures(images=0, drawn=1000))
-            scores |= metrics
-            print_metrics(metrics)
-            for line in (MEANING, *collapsed_outputs(scores, model.run)):
-                _print_error(line)
+            scores |= _measure(model, split)
         if "knn_top1" not in scores and (probe is not None or not scores):
             _labelled_features(model, split)  # raises an error that says what the data lacks
         if probe is not None:
@@ -238,12 +231,10 @@ class _Evaluate(DeviceOption):
 
     def _baselines(self, model: Model, split: Split, scores: dict[str, float], neighbours: int) -> dict[str, float]:
         """Return the scores without training, as NAME_SCORE; print to stderr if training has gained nothing."""
-        baselines = score_baselines(
-            model, split, scores, choice=self.baselines, neighbours=neighbours, log=_print_error
-        )
+        baselines = score_baselines(model, split, scores, choice=self.baselines, neighbours=neighbours, log=print_error)
         nothing = describe_no_gain(model, split, scores, baselines)
         if nothing:
-            _print_error(nothing)
+            print_error(nothing)
         return flatten(baselines)
 
     def _probe(self) -> Probe | None:
@@ -251,10 +242,21 @@ class _Evaluate(DeviceOption):
         if not self.linear:
             if self.augment:
                 raise ValueError("augment: there is no linear probe to augment images for; choose one with --linear")
+            if self.best:
+                raise ValueError("best: there is no linear probe to report an epoch of; choose one with --linear")
             return None
         check_known("linear", self.linear, PROBES)
         probe = replace(PROBES[self.linear], best=self.best)
         return replace(probe, augment=self.augment) if self.augment else probe
+
+    def _check_recipe(self, split: Split) -> None:
+        """Raise ValueError if the recipe of fine-tuning is for two classes and the data has more."""
+        labels = None if split.probe is None else split.probe.labels
+        if not self.recipe or FINE_TUNING[self.recipe].pos_weight is None or labels is None or labels.ndim > 1:
+            return
+        classes = 1 + int(labels.max())
+        if classes != 2:
+            raise ValueError(f"recipe: expected two classes for {self.recipe}, got {classes}; use another recipe")
 
     def _fine_tune(self, model: Model, split: Split) -> dict[str, float]:
         train, test = _labelled(split, "finetune")
@@ -312,66 +314,19 @@ def refuse_for_elsewhere(**given: int) -> None:
             raise ValueError(f"{name}: --{name} works only with runs that contrapose trained")
 
 
-def warn_if_unfinished(model: Model, folder: Path) -> bool:
-    """Print a sentence to stderr if the newest weights of a run are not from its last step; return whether that is the case."""
-    progress = RunProgress.read(folder, model.run.describe(), model.step)
-    if progress.finished:
-        return False
-    what, advice = "is not finished", "; run the same `contrapose train` command again to resume"
-    if is_locked(folder):
-        what, advice = "is still in training", ""
-    print(f"contrapose: {folder} {what}: its newest weights were trained for {progress}{advice}", file=sys.stderr)
-    return True
-
-
-def _print_error(text: str) -> None:
-    """Print a line to stderr, since stdout may be read by other programs."""
-    print(text, file=sys.stderr)
-
-
-def print_notes(split: Split) -> None:
-    """Print the notes about a data set to stderr, since stdout may be read by other programs."""
-    for note in split.notes:
-        _print_error(note)
-
-
-def load_data(
-    model: Model,
-    folder: Path,
-    data: str,
-    root: Path,
-    *,
-    columns: tuple[str, ...] = (),
-    skip_broken: bool = False,
-    stream: bool = False,
-) -> Split:
-    """Load `data` or, if `data` is empty, the data that the run in `folder` was trained on; print notes about it to stderr."""
-    run = replace(model.run, skip_broken=model.run.skip_broken or skip_broken)
-    if data:
-        split = prepare_other(run, data, root, folder=folder, stream=stream, columns=columns)
-    else:
-        split = load_own_data(run, folder, root, lambda text: print(f"contrapose: {text}", file=sys.stderr))
-    print_notes(split)
-    return split
-
-
-def choose_neighbours(model: Model, split: Split, knn: int = 0) -> int:
-    """Return the number of neighbours for kNN; print a note to stderr if it is not the run's setting because samples are few.
-
-    model   model of a run
-    split   data sets on which the run is evaluated
-    knn     the user's choice, which is refused if there are fewer training samples; 0: none
-    """
-    sources = scored_sources(split)
-    most = len(sources[0]) if sources is not None and split.retrieval is None else knn or model.run.knn
-    if knn > most:
-        raise ValueError(f"knn: expected at most {most} neighbours, the number of training samples, got {knn}")
-    if not knn and model.run.knn > most:
-        samples = count_of(most, "training sample")
-        _print_error(
-            f"knn: {count_of(most, 'neighbour')} in place of the run's {model.run.knn}: the data has {samples}"
-        )
-    return min(knn or model.run.knn, most)
+def _measure(model: Model, split: Split) -> dict[str, float]:
+    """Return the metrics of a model's outputs and print them; of too few samples, print why there are none."""
+    try:
+        metrics = model.measure_outputs(split.held_out, Measures(images=0, drawn=1000))
+    except NotFinite:
+        raise
+    except ValueError as error:  # the scores that were already computed still count
+        print_error(f"no metrics: {error}")
+        return {}
+    print_metrics(metrics)
+    for line in (MEANING, *collapsed_outputs(metrics, model.run)):
+        print_error(line)
+    return metrics
 
 
 def _labelled(split: Split, option: str) -> tuple[Source, Source]:

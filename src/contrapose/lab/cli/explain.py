@@ -14,6 +14,8 @@ from contrapose.validate import check_count
 if TYPE_CHECKING:
     from contrapose.lab.report.embedding import NamedEmbedding
 
+_LEAST_SAMPLES = 10  # of a projection to the plane
+
 
 @dataclass(frozen=True)
 class Explain:
@@ -94,7 +96,7 @@ class Map(DeviceOption):
         only_page = self.out.suffix == ".html"
         if self.out.suffix not in (".png", ".svg", ".pdf", ".html"):
             raise ValueError(f"out: expected a name that ends in .png, .svg, .pdf or .html, got {self.out}")
-        check_count("images", self.images, least=1)
+        check_count("images", self.images, least=1 if self.method == "sphere" else _LEAST_SAMPLES)
         if not self.runs:
             raise ValueError("runs: expected the directory of at least one run")
         if only_page and self.method == "sphere":
@@ -115,7 +117,7 @@ class Map(DeviceOption):
 
     def _embed(self, folder: Path) -> NamedEmbedding:
         """Return the embeddings of a random sample from a run's data."""
-        from contrapose.lab.cli.evaluate import choose_neighbours, load_data
+        from contrapose.lab.cli.run_data import choose_neighbours, load_data
         from contrapose.lab.evaluation import Measures
         from contrapose.lab.report.embedding import NamedEmbedding
         from contrapose.lab.report.map_page import PREVIEW_SIDE
@@ -124,6 +126,9 @@ class Map(DeviceOption):
         model = load_any(folder)
         split = load_data(model, folder, self.data, self.data_root)
         sample = Measures(max(1, self.images // len(model.towers))).subset(split.held_out)
+        drawn = len(sample) * len(model.towers)
+        if self.method != "sphere" and drawn < _LEAST_SAMPLES:
+            raise ValueError(f"data: expected at least {_LEAST_SAMPLES} points to draw a map, got {drawn}")
         z, labels, classes = model.sample_embeddings(sample, len(sample))
         return NamedEmbedding(
             name=model.run.loss,

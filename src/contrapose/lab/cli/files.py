@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from tyro.conf import Positional, arg
 
 from contrapose.extras import install_command
-from contrapose.lab.cli.evaluate import print_notes, refuse_for_elsewhere, warn_if_unfinished
+from contrapose.lab.cli.evaluate import refuse_for_elsewhere
+from contrapose.lab.cli.run_data import print_notes, warn_if_unfinished
 from contrapose.lab.devices import DeviceOption
 from contrapose.lab.modalities import DataSettings, Modality, Split, trained_elsewhere
 from contrapose.lab.modalities.progress import allow_progress_bars

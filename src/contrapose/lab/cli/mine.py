@@ -13,7 +13,8 @@ from typing import Annotated, ClassVar
 import torch
 from tyro.conf import Positional, arg
 
-from contrapose.lab.cli.evaluate import refuse_for_elsewhere, warn_if_unfinished
+from contrapose.lab.cli.evaluate import refuse_for_elsewhere
+from contrapose.lab.cli.run_data import warn_if_unfinished
 from contrapose.lab.counts import count_of
 from contrapose.lab.devices import DeviceOption, own_device
 from contrapose.lab.modalities import DataSettings, trained_elsewhere

@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 from contrapose.lab.cli import exits
 from contrapose.lab.cli.compare import report_name, show_results
 from contrapose.lab.cli.config_option import ConfigOption, with_config
-from contrapose.lab.cli.evaluate import print_notes
+from contrapose.lab.cli.run_data import print_notes
 from contrapose.lab.cli.study import check_seeds, run_plans
 from contrapose.lab.counts import count_of
 from contrapose.lab.devices import own_device
