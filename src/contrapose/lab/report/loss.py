@@ -102,7 +102,9 @@ def explain_figure(losses: Sequence[Subject | str], *, ode: bool = False, column
             _draw_false_negative(axes[3], subject, style)
             _draw_positive(axes[4], subject, style)
             _draw_limits(axes[5], temperature_sweep, style)
-        axes[0].set_ylim(bottom=0)  # only after all curves are drawn, because it turns automatic scaling off
+        # Only after all curves are drawn, because it turns automatic scaling off.
+        axes[0].set_ylim(bottom=0)
+        axes[3].set_ylim(bottom=1e-2)
         if ode:
             _draw_ode(axes[0], subjects)
         # Empty curves for the legend: a loss without a temperature has no curve in the first panel.
@@ -181,7 +183,8 @@ def _draw_entropy(ax: Any, temperature_sweep: Sweep, style: dict[str, Any]) -> N
 
 def _draw_false_negative(ax: Any, subject: Subject, style: dict[str, Any]) -> None:
     s = torch.linspace(0, 0.99, 34, dtype=torch.float64)  # each point is a backward pass among thousands of negatives
-    ax.plot(s, false_negative_push(subject, s).clamp(min=1e-2), **style)
+    # A log axis cannot show 0; 1e-4 is below the axis's lower end.
+    ax.plot(s, false_negative_push(subject, s).clamp(min=1e-4), **style)
     ax.axhline(1, color="0.6", linewidth=0.8)  # the mean push
     ax.set_yscale("log")
     _set_labels(ax, title="Push on a false negative", x="similarity of the false negative", y="push ÷ mean push")
