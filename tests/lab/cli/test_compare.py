@@ -11,8 +11,10 @@ from commands import error_message
 from PIL import Image
 
 from contrapose.lab.cli import main
-from contrapose.lab.cli.compare import Compare, report_name, split_losses
+from contrapose.lab.cli.compare import Compare, report_name, show_results, split_losses
 from contrapose.lab.modalities.images.digits import digits
+from contrapose.lab.report.document import Document
+from contrapose.lab.studies.collect import collect
 from contrapose.lab.studies.loss_comparison import comparison
 from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import Run, prepare
@@ -177,6 +179,14 @@ def test_losses_are_split_outside_of_brackets() -> None:
     ]
     with pytest.raises(ValueError, match="losses: expected at least one loss"):
         split_losses(" , ")
+
+
+def test_square_brackets_in_names_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(data="digits16", **SMALL)  # type: ignore[arg-type]
+    plan = comparison(run, ["simclr"], prepare(run), given={})
+    title = "Losses on my [old] pics"
+    show_results(plan, collect(plan, 1, tmp_path / "runs"), Document(title, "", ()), tmp_path / "report")
+    assert title in capsys.readouterr().out
 
 
 DEFAULT = "simclr,dystress"

@@ -206,7 +206,7 @@ def _table(plan: Plan, results: Results, title: str) -> str:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)  # a path may have square brackets
     rows: list[tuple[str, ...]] = []
     for row in plan.study.rows:
         cells = [results.cell(row.name, quantity.name) for quantity in plan.study.quantities]

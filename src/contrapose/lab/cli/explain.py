@@ -60,7 +60,7 @@ class Explain:
         page_path = self.out.with_suffix(".html")
         *others, last = (subject.name for subject in explanation.subjects)
         title = f"What {', '.join(others)} and {last} do" if others else f"What {last} does"
-        page_path.write_text(page(title, explanation.sections(figure, ode=self.ode)))
+        page_path.write_text(page(title, explanation.sections(figure, ode=self.ode)), encoding="utf-8")
         print(explanation)
         print(f"figure {self.out}, page {page_path}")
 
