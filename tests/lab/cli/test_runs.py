@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from commands import error_message
+from PIL import Image
 
 from contrapose.lab.cli import main
 from contrapose.lab.training import Run, Stopped, Trainer
@@ -191,6 +192,30 @@ def test_an_unfinished_run_says_so(runs: Path, tmp_path: Path, capsys: pytest.Ca
     main(["export", str(runs / "stopped"), "-o", str(tmp_path / "stopped.safetensors")])
     assert message in capsys.readouterr().err.splitlines()
     assert f"\n**T{progress[1:]}.**\n" in (tmp_path / "stopped.safetensors.md").read_text()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("embed", "RUN", "digits16", "-o", "out.npz"),
+        ("search", "RUN", "query.png"),
+        ("map", "RUN", "--method", "pca", "--images", "20"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_every_command_on_an_unfinished_run_says_so(
+    arguments: tuple[str, ...],
+    runs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (16, 16)).save("query.png")
+    for name, expected in (("stopped", 1), ("finished", 0)):
+        main([str(runs / name) if argument == "RUN" else argument for argument in arguments])
+        assert capsys.readouterr().err.count("is not finished: its newest weights were trained for 2 of 4") == expected
 
 
 def test_a_finished_run_says_nothing(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,7 +102,7 @@ class Map(DeviceOption):
             raise ValueError("runs: expected the directory of at least one run")
         if only_page and self.method == "sphere":
             raise ValueError("out: a page shows points in the plane; use -o map.png for a sphere, or --method tsne")
-        embeddings = [self._embed(folder) for folder in self.runs]
+        embeddings = name_apart([self._embed(folder) for folder in self.runs], self.runs)
         points, title = map_points(embeddings, self.method), map_title(embeddings, self.method)
         print(title)
         for embedding in embeddings:
@@ -117,13 +118,14 @@ class Map(DeviceOption):
 
     def _embed(self, folder: Path) -> NamedEmbedding:
         """Return the embeddings of a random sample from a run's data."""
-        from contrapose.lab.cli.run_data import choose_neighbours, load_data
+        from contrapose.lab.cli.run_data import choose_neighbours, load_data, warn_if_unfinished
         from contrapose.lab.evaluation import Measures
         from contrapose.lab.report.embedding import NamedEmbedding
         from contrapose.lab.report.map_page import PREVIEW_SIDE
         from contrapose.lab.training.model import load_any
 
         model = load_any(folder)
+        warn_if_unfinished(model, folder)
         split = load_data(model, folder, self.data, self.data_root)
         sample = Measures(max(1, self.images // len(model.towers))).subset(split.held_out)
         drawn = len(sample) * len(model.towers)
@@ -140,3 +142,19 @@ class Map(DeviceOption):
             noun=model.kind.noun if len(model.towers) == 1 else " and ".join(classes),
             output="projector output" if model.run.head != "none" else "encoder output",
         )
+
+
+def name_apart(embeddings: Sequence[NamedEmbedding], folders: Sequence[Path]) -> list[NamedEmbedding]:
+    """Return embeddings whose names have the runs' names added if any two, which are losses, are equal.
+
+    embeddings   embeddings of the runs
+    folders      directories of the runs
+    """
+    from contrapose.lab.cli.runs import short_names
+
+    if len({embedding.name for embedding in embeddings}) == len(embeddings):
+        return list(embeddings)
+    return [
+        replace(embedding, name=f"{embedding.name} ({name})")
+        for embedding, name in zip(embeddings, short_names(folders), strict=True)
+    ]

@@ -79,6 +79,8 @@ class Embed(DeviceOption):
         import numpy as np
 
         model = load_any(self.run, epoch=self.epoch or None, dims=self.dims)
+        if not self.epoch:
+            warn_if_unfinished(model, self.run)
         run = replace(model.run, skip_broken=model.run.skip_broken or self.skip_broken)
         if len(self.columns) > len(model.towers):
             expected = "one column to embed" if len(model.towers) == 1 else "the columns of images and captions"

@@ -120,7 +120,7 @@ class RunsCompare:
             raise ValueError(f"runs: expected at least two runs, got {len(folders)}; `contrapose runs` lists them")
         past = [PastRun.read(folder) for folder in folders]
         settings = [vars(Run.load(folder / "run.json")) for folder in folders]
-        names = _short_names(folders)
+        names = short_names(folders)
         print_table(("", *names), [*_different(settings), *_results(past)])
         records = {name: read_records(folder) for name, folder in zip(names, folders, strict=True)}
         losses = {setting["loss"] for setting in settings}
@@ -139,7 +139,7 @@ class RunsCompare:
         return found
 
 
-def _short_names(folders: Sequence[Path]) -> list[str]:
+def short_names(folders: Sequence[Path]) -> list[str]:
     """Return the names of the directories, or their paths if two have the same name."""
     names = [folder.resolve().name for folder in folders]
     return names if len(set(names)) == len(names) else list(map(str, folders))

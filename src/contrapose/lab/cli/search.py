@@ -13,6 +13,7 @@ from torch import Tensor
 from tyro.conf import Positional, arg
 
 from contrapose.lab.cached_files import CachedFile, entry
+from contrapose.lab.cli.run_data import warn_if_unfinished
 from contrapose.lab.devices import DeviceOption
 from contrapose.lab.modalities import Source
 from contrapose.lab.modalities.file_stamps import stamp_files
@@ -59,7 +60,9 @@ class Search(DeviceOption):
     def __call__(self) -> None:
         """Write the page and print the results."""
         self._check_options()
-        self.search(load_any(self.run, dims=self.dims))
+        model = load_any(self.run, dims=self.dims)
+        warn_if_unfinished(model, self.run)
+        self.search(model)
 
     def search(self, model: Model) -> None:
         """Search with a model's towers, write the page and print the results."""
