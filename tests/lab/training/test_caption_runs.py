@@ -272,6 +272,25 @@ def test_evaluate_uses_the_images_that_the_run_held_out(tmp_path: Path, capsys: 
     assert {name: found[name] for name in scores} == pytest.approx(scores, rel=1e-5)
 
 
+@pytest.mark.thorough
+def test_evaluate_leaves_out_broken_images_with_captions(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_folder(tmp_path / "data")
+    with (data / "captions.tsv").open("a") as file:
+        file.write("12.png\tno image\ttest\n")
+    (data / "images" / "12.png").write_bytes(b"no image")
+    evaluate = ["evaluate", str(trained), "--captions", str(data)]
+    assert "12.png" in error_message(capsys, *evaluate)
+    main([*evaluate, "--skip-broken"])
+    found = capsys.readouterr()
+    assert "1 broken file is left out" in found.err
+    assert "captions: 2 images with " in found.err
+    trainer_of(run_of(data, skip_broken=True), tmp_path / "run").train()
+    main(["evaluate", str(tmp_path / "run")])  # as the run itself did
+    assert "captions: 2 images with " in capsys.readouterr().err
+
+
 def test_embed_marks_the_images_that_the_run_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from pyarrow import parquet
 

@@ -29,10 +29,10 @@ from contrapose.lab.modalities.captions.zero_shot import (
 )
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.load import check_name, load
-from contrapose.lab.modalities.images.stream import without_broken
+from contrapose.lab.modalities.images.stream import Files, without_broken
 from contrapose.lab.modalities.images.views import Recipe
 from contrapose.lab.modalities.modality import CommonOptions
-from contrapose.lab.modalities.source import Source
+from contrapose.lab.modalities.source import Source, Split
 from contrapose.lab.report.document import Document, Section
 from contrapose.lab.report.render import as_html
 from contrapose.lab.training import Model
@@ -105,12 +105,16 @@ class ImageTextOptions:
         if options.captions is None and (options.sheet is not None or not options.zero_shot):
             path = next(iter(find_data(model.run, run)), model.run.data)
             options = replace(options, captions=Path(path))
-        common = replace(common, columns=common.columns or model.run.columns)
+        common = replace(
+            common,
+            columns=common.columns or model.run.columns,
+            skip_broken=common.skip_broken or model.run.skip_broken,
+        )
         tasks = options.read(common)
-        if (
-            self.captions is None and tasks.captions is not None
-        ):  # other data was not trained on, and is scored as a whole
-            tasks = replace(tasks, captions=with_held_out(tasks.captions, model.run.hold_out))
+        # Other data was not trained on, and is scored as a whole.
+        if self.captions is None and tasks.captions is not None:
+            own = with_held_out(tasks.captions, model.run.hold_out)
+            tasks = replace(tasks, captions=own)
         return tasks.score(towers_of(model), prefixes=model.run.dims)
 
     def read(self, common: CommonOptions) -> ImageTextTasks:
@@ -132,7 +136,7 @@ class ImageTextOptions:
         captions: CaptionList | None = None
         if self.captions is not None:
             captions = open_captions(self.captions, columns=common.columns, skip_broken=common.skip_broken)
-        return ImageTextTasks(images, names, templates, captions, self.sheet)
+        return ImageTextTasks(images, names, templates, captions, self.sheet, skip_broken=common.skip_broken)
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,7 @@ class ImageTextTasks:
     templates: tuple[str, ...]
     captions: CaptionList | None
     sheet: Path | None = None
+    skip_broken: bool = False  # whether images with captions that cannot be read are left out
 
     def score(self, towers: Towers, *, prefixes: Sequence[int] = ()) -> dict[str, float]:
         """Return a model's scores, each next to the chance level; and those of `prefixes` of its embeddings, by their widths."""
@@ -152,7 +157,9 @@ class ImageTextTasks:
             scores |= self._score_zero_shot(self.images, towers, prefixes)
         if self.captions is not None:
             _print_notes(self.captions.notes)
-            scores |= score_captions(self.captions, towers, sheet=self.sheet, prefixes=prefixes)
+            scores |= score_captions(
+                self.captions, towers, sheet=self.sheet, prefixes=prefixes, skip_broken=self.skip_broken
+            )
         return scores
 
     def _score_zero_shot(self, images: Source, towers: Towers, prefixes: Sequence[int]) -> dict[str, float]:
@@ -193,15 +200,25 @@ def towers_of(model: Model) -> Towers:
 
 
 def score_captions(
-    data: CaptionList, towers: Towers, *, sheet: Path | None = None, prefixes: Sequence[int] = ()
+    data: CaptionList,
+    towers: Towers,
+    *,
+    sheet: Path | None = None,
+    prefixes: Sequence[int] = (),
+    skip_broken: bool = False,
 ) -> dict[str, float]:
     """Return recall in both directions next to the chance level, the modality gap, and the towers' alignment and uniformity.
 
-    sheet      page to write, with some captions and the images that are nearest to each caption
-    prefixes   widths of prefixes of the embeddings whose recall is computed too
+    data          images with captions, of which the test images are scored if there are splits
+    towers        functions that embed images and texts
+    sheet         page to write, with some captions and the images that are nearest to each caption
+    prefixes      widths of prefixes of the embeddings whose recall is computed too
+    skip_broken   whether images that cannot be read are left out, with their captions
     """
-    part = next((part for part in _PARTS if part in data.parts), "")
-    chosen = [i for i in range(len(data.images)) if not part or data.parts[i] == part]
+    part = _part(data)
+    chosen = [i for i in range(len(data.images)) if not part or data.splits[i] == part]
+    if skip_broken:
+        chosen = _readable(data, chosen)
     index = CaptionIndex.of([data.captions[i] for i in chosen])
     where = f"{data.name} ({part})" if part else data.name
     print(f"captions: {len(chosen):,} images with {len(index.texts):,} captions of {where}", file=sys.stderr)
@@ -216,6 +233,22 @@ def score_captions(
         cut = caption_recall(images[:, :dims], texts[:, :dims], index.image_of_text, ids=index.ids)
         scores |= name_by_prefix(dims, cut)
     return scores
+
+
+def _part(data: CaptionList) -> str:
+    """Return the split to evaluate on; empty if the data has none."""
+    return next((part for part in _PARTS if part in data.splits), "")
+
+
+def _readable(data: CaptionList, chosen: Sequence[int]) -> list[int]:
+    """Return which of the chosen images can be read, and print which cannot."""
+    # Labels carry each image's number through the selection.
+    images = Files(data.name, [data.images[i] for i in chosen], torch.tensor(chosen))
+    # Any size: each file is decoded only to check that it can be read.
+    checked = without_broken(Split(images, None, None), Recipe(32))
+    _print_notes(checked.notes)
+    assert checked.train.labels is not None
+    return [int(number) for number in checked.train.labels]
 
 
 def _check_sheet(path: Path) -> None:
