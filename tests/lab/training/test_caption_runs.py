@@ -291,6 +291,22 @@ def test_evaluate_leaves_out_broken_images_with_captions(
     assert "captions: 2 images with " in capsys.readouterr().err
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("has_splits", [False, True])
+def test_evaluate_refuses_images_with_captions_that_were_trained_on(
+    has_splits: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_folder(tmp_path / "data")
+    rows = [line.split("\t") for line in (data / "captions.tsv").read_text().splitlines()]
+    kept = [row if has_splits else row[:2] for row in rows if not has_splits or row[2] != "test"]
+    (data / "captions.tsv").write_text("".join("\t".join(row) + "\n" for row in kept))
+    trainer_of(run_of(data, hold_out=0.0), tmp_path / "run").train()
+    message = error_message(capsys, "evaluate", str(tmp_path / "run"))
+    assert "--data: the run was trained on all images of data, on which its scores would be too high" in message
+    main(["evaluate", str(tmp_path / "run"), "--captions", str(data)])
+    assert "captions: " in capsys.readouterr().err
+
+
 def test_embed_marks_the_images_that_the_run_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from pyarrow import parquet
 

@@ -114,6 +114,11 @@ class ImageTextOptions:
         # Other data was not trained on, and is scored as a whole.
         if self.captions is None and tasks.captions is not None:
             own = with_held_out(tasks.captions, model.run.hold_out)
+            if not _part(own):
+                raise ValueError(
+                    f"data: the run was trained on all images of {own.name}, on which its scores would be too high; give "
+                    "others with --captions"
+                )
             tasks = replace(tasks, captions=own)
         return tasks.score(towers_of(model), prefixes=model.run.dims)
 
