@@ -114,6 +114,18 @@ def test_triplets_keep_queries_with_few_negatives(folder: Path, capsys: pytest.C
     assert {row[0] for row in rows_of(folder / "tuples.tsv")} < {row[0] for row in rows}
 
 
+def test_triplets_that_repeat_a_pair_are_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["mine", "hf:encoder", "pairs.tsv", "--margin", "None", "-o", "mined.tsv"]
+    warning = "warning: rows of several negatives repeat their first two texts"
+    for options, expected in (
+        (["--triplets", "-k", "2"], True),
+        (["--triplets", "-k", "1"], False),
+        (["-k", "2"], False),
+    ):
+        main([*arguments, *options])
+        assert (warning in capsys.readouterr().err) is expected
+
+
 def test_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mined = ["mine", "hf:encoder", "pairs.tsv", "-o", "mined.tsv"]
     for arguments, message in (

@@ -223,6 +223,19 @@ def test_parts_of_a_pass_have_each_sample_once(tmp_path: Path) -> None:
     assert not torch.equal(*passes)
 
 
+def test_held_out_pairs_that_are_trained_on_are_noted(tmp_path: Path) -> None:
+    """The rows of a file with a row for each negative repeat their first two texts."""
+    path = tmp_path / "a.tsv"
+    for pairs in (20, 10):
+        path.write_text("".join(f"question {i % pairs}\tanswer\tnegative {i}\n" for i in range(20)))
+        split = prepare(run_of(path, views="columns", view_count=3, hold_out=0.25), tmp_path / "cache")
+        trained, held_out = split.train.texts(), split.held_out.texts()  # type: ignore[attr-defined]
+        leaks = sum(text in trained for text in held_out)
+        note = f"the first two texts of {leaks} of the 5 held-out rows of 3 texts are in training rows too, so that scores "
+        assert [line.startswith(note) for line in split.notes[1:]] == [True] * (leaks > 0), split.notes
+        assert (leaks > 0) is (pairs < 20)
+
+
 def test_equal_documents_are_right_for_each_other_s_queries(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("".join(f"question number {i}\t{'yes' if i % 2 else 'no'}\n" for i in range(20)))

@@ -212,6 +212,11 @@ class Mine(DeviceOption):
             names = ["anchor", "positive", "negative"]
             rows = triplets(task.queries, task.documents, task.positives, found)
             count = sum(len(own) * len(negatives) for own, negatives in zip(task.positives, found, strict=True))
+            if task.for_training and max(map(len, found)) > 1:
+                _print_note(
+                    "warning: rows of several negatives repeat their first two texts, of which `train` holds out some and trains "
+                    "on others, so that its scores will be too high; omit --triplets, or train with --hold-out 0"
+                )
         else:
             names = ["anchor", "positive", *(f"negative_{number}" for number in range(1, self.negatives + 1))]
             rows = tuples(task.queries, task.documents, task.positives, found, count=self.negatives)

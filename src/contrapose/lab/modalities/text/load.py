@@ -16,7 +16,7 @@ from contrapose.lab.modalities.modality import DataSettings
 from contrapose.lab.modalities.source import Retrieval, Split
 from contrapose.lab.modalities.text.built_in import BUILT_IN, BuiltInTexts
 from contrapose.lab.modalities.text.files import TextFile, is_text_file, open_texts
-from contrapose.lab.modalities.text.sentences import Sentences
+from contrapose.lab.modalities.text.sentences import Sentences, row_noun
 from contrapose.lab.modalities.text.tokens import Texts, tokenise
 from contrapose.lab.modalities.text.vocabulary import train_vocabulary
 from contrapose.randomness import permutation
@@ -123,7 +123,17 @@ def _hold_out(rows: Sentences, texts: Texts, share: float) -> Split:
     note = f"{len(held_out):,} of {len(rows):,} pairs are held out, to measure retrieval (--hold-out)"
     test = rows.subset(held_out)
     train = rows.subset(trained.nonzero()[:, 0])
-    return Split(train, None, test, retrieval=_retrieval(test), notes=(note,))
+    return Split(train, None, test, retrieval=_retrieval(test), notes=(note, *_leak_notes(train, test)))
+
+
+def _leak_notes(train: Sentences, test: Sentences) -> Iterator[str]:
+    """Yield a note if the first two texts of held-out rows, which are scored, are in training rows too."""
+    leaks = int(torch.isin(test.hashes(0, 2), train.hashes(0, 2)).sum())
+    if leaks:
+        yield (
+            f"the first two texts of {leaks:,} of the {len(test):,} held-out {row_noun(test.columns)} are in training rows too, "
+            "so that scores will be too high"
+        )
 
 
 def all_pairs(split: Split) -> Split:

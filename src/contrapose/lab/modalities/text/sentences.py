@@ -49,11 +49,16 @@ class Sentences:
     @cached_property
     def ids(self) -> Tensor | None:
         """Numbers that are equal for rows with equal texts in the compared column; None if all texts differ."""
-        texts, position = self.tokens[:, min(self.compared, self.columns - 1)], torch.arange(self.tokens.shape[2])
-        # Integers wrap around, so the sum of the tokens' hashes is a hash of the sentence.
-        hashes = torch.cat([bits(part, position).sum(1) for part in texts.split(_HASHED)])
-        unique, ids = hashes.unique(return_inverse=True)
+        compared = min(self.compared, self.columns - 1)
+        unique, ids = self.hashes(compared, compared + 1).unique(return_inverse=True)
         return None if len(unique) == len(self) else ids
+
+    def hashes(self, first: int, end: int) -> Tensor:
+        """Return a number for each row that is equal for rows with equal texts in the columns from `first` to before `end`."""
+        texts = self.tokens[:, first:end]
+        position = torch.arange(texts.shape[1] * texts.shape[2]).view(texts.shape[1:])
+        # Integers wrap around, so the sum of the tokens' hashes is a hash of the texts.
+        return torch.cat([bits(part, position).sum((1, 2)) for part in texts.split(_HASHED)])
 
     @property
     def fingerprint(self) -> str:
