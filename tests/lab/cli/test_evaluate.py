@@ -29,8 +29,13 @@ def striped(file: Path, *, train: int, test: int) -> Path:
     stripes = np.concatenate([horizontal, horizontal.swapaxes(1, 2)])
     labels = np.arange(max(train, test)) % 2
     images = stripes[labels]
-    arrays = {"train_images": images[:train], "test_images": images[:test]}
-    np.savez(file, train_labels=labels[:train], test_labels=labels[:test], **arrays)
+    np.savez(
+        file,
+        train_images=images[:train],
+        train_labels=labels[:train],
+        test_images=images[:test],
+        test_labels=labels[:test],
+    )
     return file
 
 

@@ -68,7 +68,8 @@ def test_the_map_of_a_collapsed_embedding_is_one_point(method: str, tmp_path: Pa
 def test_no_push_on_a_false_negative_is_not_drawn() -> None:
     """On a log axis, 0 is below the lower end; it must not look like a hundredth of the mean push."""
     axes = explain_figure(["simclr", "byol"]).axes[3]
-    pushed, not_pushed = (line.get_ydata() for line in axes.lines if len(line.get_xdata()) > 2)
+    curves = [np.asarray(line.get_ydata(), dtype=float) for line in axes.lines]
+    pushed, not_pushed = (curve for curve in curves if len(curve) > 2)
     assert axes.get_ylim()[0] == pytest.approx(1e-2)
     assert max(not_pushed) < 1e-2 < min(pushed)
     assert max(pushed) < axes.get_ylim()[1]
