@@ -361,6 +361,8 @@ def test_a_trained_run_is_evaluated_and_searched(
         [
             "evaluate",
             "run",
+            "--captions",
+            str(data),
             "--sheet",
             "sheet.html",
             "--zero-shot",
