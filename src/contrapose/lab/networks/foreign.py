@@ -39,9 +39,8 @@ def convert(source: Path) -> dict[str, Tensor]:
     if not tensors:
         raise ValueError(f"import: {source} holds no named tensors; expected a state_dict")
     for name, tensor in tensors.items():
-        if (
-            name == "__metadata__" or not name.isprintable()
-        ):  # not a name in safetensors, such as half of a surrogate pair
+        # Not a name in safetensors, such as half of a surrogate pair
+        if name == "__metadata__" or not name.isprintable():
             raise ValueError(f"import: {source}: expected printable names of tensors, got {name[:80]!r}")
         if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
             kind = "meta" if tensor.is_meta else "quantized" if tensor.is_quantized else str(tensor.layout)

@@ -262,14 +262,6 @@ def test_damaged_rules_are_refused(folder: Path, normalizer: Any) -> None:
     assert "has a normalizer or pre_tokenizer that is damaged" in refusal(folder)
 
 
-def test_rules_that_are_nested_too_deep_are_refused(folder: Path) -> None:
-    nested: dict[str, Any] = replace_q("q")
-    for _ in range(440):
-        nested = {"type": "Sequence", "normalizers": [nested]}
-    edit(folder / "tokenizer.json", normalizer=nested)
-    assert refusal(folder)
-
-
 def test_rules_of_usual_length_are_accepted(folder: Path) -> None:
     rules = [replace_q("q"), replace_q("▁", {"Regex": " {2,}"}), {"type": "Prepend", "prepend": " "}]
     edit(folder / "tokenizer.json", normalizer={"type": "Sequence", "normalizers": rules})

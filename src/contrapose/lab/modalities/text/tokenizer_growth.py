@@ -24,12 +24,8 @@ def check_growth(path: Path) -> None:
     parts = (content.get(name) for name in ("normalizer", "pre_tokenizer")) if isinstance(content, dict) else ()
     try:
         growth = math.prod(map(_growth, parts))
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ):  # settings of other types, or text that is not base64
+    # Settings of other types, nested too deep, or text that is not base64
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise ValueError(f"encoder: {path} has a normalizer or pre_tokenizer that is damaged") from None
     if growth > _MOST:
         raise ValueError(
