@@ -64,11 +64,12 @@ def growth(settings: dict[str, Any], leak: int = 0) -> float:
     environment = {**os.environ, "PYTHONMALLOC": "malloc"}  # so that Python's objects are counted too
     command = [sys.executable, "-c", SCRIPT, json.dumps(settings), str(leak)]
     sizes = [int(size) for size in subprocess.check_output(command, text=True, env=environment).split()]
-    # Allocators settle in the first half. A third of the second half on each side: single peaks do not count.
+    # Allocators settle in the first half. The least of each third of the second half: single peaks do not count.
     late = sizes[len(sizes) // 2 :]
     third = len(late) // 3
-    start, end = min(late[:third]), min(late[-third:])
-    return (end - start) / (2 * third * STEPS_BETWEEN)
+    first, second, last = (min(late[i * third : (i + 1) * third]) for i in range(3))
+    # A leak grows from each third to the next; what is allocated once, such as another thread's heap, does not.
+    return min(second - first, last - second) / (third * STEPS_BETWEEN)
 
 
 def digits(steps: int, **settings: Any) -> dict[str, Any]:

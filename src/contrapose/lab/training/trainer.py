@@ -287,6 +287,8 @@ class Trainer:
         """Make the records agree with the checkpoint; return whether the last epoch's record is missing."""
         for name in ("checkpoints", "kept"):  # partial files; a finished run writes no further checkpoint
             checkpoint.remove_unfinished(self.folder / name)
+        if resumed:
+            checkpoint.remove_older(self.folder / "checkpoints", self.step)
         self.run.kind.keep(self.folder, self.context.network.encoder, self.split, self.context.views)
         write_json_atomically(self.folder / "data.json", describe_data(self.split, self.data_path))
         if self.recorded is not None and self.recorded.epochs != self.run.epochs:

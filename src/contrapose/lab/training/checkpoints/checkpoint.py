@@ -46,9 +46,15 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     if target.exists() and read(target) is not None:
         return target
     write(target, checkpoint)
-    for old in newest_first(folder)[CHECKPOINTS_KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
+    remove_older(folder, checkpoint.step)
     return target
+
+
+def remove_older(folder: Path, step: int) -> None:
+    """Remove the checkpoints before this step, except the newest of them; a process may be killed before it has done so."""
+    older = [path for path in newest_first(folder) if int(path.name[5:]) < step]
+    for path in older[CHECKPOINTS_KEPT - 1 :]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def write(target: Path, checkpoint: Checkpoint) -> None:
