@@ -87,7 +87,7 @@ def test_evaluate_on_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[st
     [
         (np.array([0, -1]), "expected whole numbers of at least 0, one for each image, got int64 such as -1, 0"),
         (np.array([0.0, np.nan]), "got float64 such as 0.0, nan"),
-        (np.array(["a", "b"]), "got <U1 such as a, b"),
+        (np.array(["a", "b"]), "got <U1 (2,)"),
     ],
     ids=["negative", "nan", "strings"],
 )

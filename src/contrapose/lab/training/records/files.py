@@ -74,7 +74,7 @@ def parse_record(line: str) -> dict[str, Any] | None:
 
 def read_bytes(path: Path) -> bytes:
     """Return the content of a run's file; raise OSError for a named pipe or a device, which may have no end."""
-    if path.exists() and not path.is_file():
+    if path.exists() and not path.is_file() and not path.is_dir():  # a folder is an OSError of its own
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return path.read_bytes()
 
