@@ -90,6 +90,7 @@ def test_no_warning_where_the_epoch_does_not_matter() -> None:
     assert criterion.epoch == 0
 
 
+@pytest.mark.thorough
 def test_a_schedule_follows_the_epoch_when_compiled() -> None:
     """The count of steps is not part of the graphs: it would compile them again in every step."""
     criterion, graphs = Loss(nt_xent, temperature=CosineSchedule(period=10)), 0

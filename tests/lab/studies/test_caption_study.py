@@ -100,6 +100,7 @@ def test_zero_shot_accuracy_is_that_of_the_towers(measured: Path) -> None:
     assert values["zero_shot:cifar10"] == pytest.approx(100 * float((similar.argmax(1) == made.labels).float().mean()))
 
 
+@pytest.mark.thorough
 def test_an_archive_has_the_names_of_its_data_set(measured: Path, tmp_path: Path) -> None:
     model = trained(measured)
     pixels = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)

@@ -64,6 +64,7 @@ def test_printed_numbers_belong_to_a_column(name: str) -> None:
         assert not foreign, f"{row.name}: {foreign}"
 
 
+@pytest.mark.thorough
 def test_analytic_claims_hold() -> None:
     outcomes: dict[tuple[str, str], str] = {}
     for study in STUDIES.values():

@@ -118,6 +118,7 @@ def test_images_with_a_caption_in_common_share_an_id(data: Path, tmp_path: Path)
     assert latest.ids.tolist() == [1 if i in (1, 4, 7) else i for i in index.tolist()]
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_resumes_with_the_same_bits(data: Path, tmp_path: Path) -> None:
     for loss in ("clip", "siglip"):
         run = run_of(data, loss=loss, epochs=3)

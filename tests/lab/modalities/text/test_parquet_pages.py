@@ -39,6 +39,7 @@ def test_two_columns_with_one_name_are_refused(tmp_path: Path, second: list[Any]
     assert "it has several columns with the name 'text'" in refused(path)
 
 
+@pytest.mark.thorough
 def test_a_column_that_is_read_with_another_one_is_limited_too(tmp_path: Path) -> None:
     """pyarrow takes the column text.b for a part of the column text."""
     path = tmp_path / "a.parquet"

@@ -83,6 +83,7 @@ def test_a_recipe_without_a_share_is_the_same_as_with_its_default() -> None:
         assert torch.equal(*made)
 
 
+@pytest.mark.thorough
 def test_views_with_a_share_can_be_compiled() -> None:
     views, raw, index = TextViews("deletion:0.7", length=20), sentences(), torch.arange(200)
     compiled = torch.compile(views.train, backend="eager", fullgraph=True)
