@@ -243,7 +243,7 @@ def test_the_map_of_texts_shows_them(folder: Path, tmp_path: Path, capsys: pytes
         assert text.replace("<", "\\u003c") in page
     assert "<h1>PCA of the encoder output of 40 sentences</h1>" in page
     assert len(page) < 50_000  # without plotly's script
-    assert "at least 10 embeddings" in error_message(capsys, *arguments)  # 8 pairs are held out
+    assert "at least 10 points" in error_message(capsys, *arguments)  # 8 pairs are held out
 
 
 def test_search_finds_the_nearest_texts(
