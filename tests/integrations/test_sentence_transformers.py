@@ -386,21 +386,26 @@ def gradients_of(
 
 
 def own_temperatures(rank: int, world: int, out: str) -> None:
-    """Write the gradients of two learned temperatures, one of them of an added part, of each process's own pairs."""
+    """Write the gradients of learned temperatures, one of them of an added part, of each process's own pairs."""
     texts = {name: rows[:3] if rank == 0 else rows[3:] for name, rows in columns().items()}
     model = SentenceTransformer(f"{out}.model", device="cpu").double()
     loss = ContrastiveLoss(model, "dcl(temperature=learned(0.05)) + 0.5*nt_xent(temperature=learned(0.1))").double()
     loss(features(model, texts)).backward()
-    torch.save([p.grad for p in loss.criterion.parameters()], f"{out}.{rank}")
+    torch.manual_seed(0)
+    network = ContrastiveLoss(model, temperature=learned(nn.Linear(WIDTH, 1), low=0.02, high=0.5)).double()
+    network(features(model, texts)).backward()
+    parameters = [*loss.criterion.parameters(), *network.criterion.parameters()]
+    torch.save([p.grad for p in parameters], f"{out}.{rank}")
 
 
 @pytest.mark.thorough
-def test_learned_temperatures_of_a_sum_stay_equal(tmp_path: Path) -> None:
+def test_learned_temperatures_stay_equal(tmp_path: Path) -> None:
+    """Those of both parts of a sum, and that of a network of the anchors, although each process has its own pairs."""
     bert().save(str(tmp_path / "own.model"))
     run_in_process_group(own_temperatures, 2, tmp_path / "own")
     one, other = (torch.load(tmp_path / f"own.{rank}", weights_only=True) for rank in range(2))
-    assert len(one) == 2
-    assert all(float(gradient) != 0 for gradient in one)
+    assert len(one) == 4
+    assert all(bool((gradient != 0).all()) for gradient in one)
     assert_equal(one, other)
 
 

@@ -24,7 +24,8 @@ from contrapose.conformance.processes import check_picklable, distributed_gradie
 from contrapose.conformance.references import REFERENCES, Reference
 from contrapose.validate import check_known
 
-WORLD_SIZES = {"2 processes": 2, "4 processes": 4, "2 processes, FSDP2": 2}  # by case
+# By case: the number of processes, and whether FSDP2 divides the encoder among them
+PROCESSES = {"2 processes": (2, False), "4 processes": (4, False), "2 processes, FSDP2": (2, True)}
 EXACT = 1e-6  # relative tolerance in float64; criteria that compute internally in float32 stay below it
 LOW_PRECISION = 0.05  # relative tolerance of bf16 and fp16
 EXPLODING = 1e6  # a gradient this large, from embeddings of length 1, ruins a training run
@@ -107,10 +108,8 @@ def check_distributed(subject: Subject) -> Iterator[Finding]:
     if isinstance(expected, Finding):
         yield expected
         return
-    for case, world_size in WORLD_SIZES.items():
-        measure_gradient = partial(
-            distributed_gradient, subject.distributed, TEMPERATURE, world_size, divided="FSDP2" in case
-        )
+    for case, (world_size, divided) in PROCESSES.items():
+        measure_gradient = partial(distributed_gradient, subject.distributed, TEMPERATURE, world_size, divided=divided)
         gradient = attempt("distributed", case, measure_gradient)
         yield gradient if isinstance(gradient, Finding) else _compare_gradients(case, gradient, expected)
 

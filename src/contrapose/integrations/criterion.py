@@ -81,7 +81,7 @@ def takes_setting(objective: Callable[..., Tensor], name: str) -> bool:
 
 
 def takes_tensor(objective: Callable[..., Tensor], name: str) -> bool:
-    """Return whether a setting such as the temperature may be a tensor with a gradient, which not every formula allows."""
+    """Return whether a setting may be a tensor with a gradient: a temperature may not if its formula needs a number."""
     return name != "temperature" or name in traits_of(objective).tensor_settings
 
 

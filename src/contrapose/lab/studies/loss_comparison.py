@@ -37,7 +37,7 @@ class Description:
 
 def describe(run: Run, split: Split, score: Score = KNN) -> Description:
     """Describe the data and the settings that the runs of a comparison share."""
-    held_out = score.held_out or score.test_samples
+    held_out = score.counted_samples
     test = f"{len(split.test):,} {held_out}" if split.test is not None else f"no {held_out}"
     neighbours = f", {run.knn} neighbours in the kNN accuracy" if score is KNN else ""
     epochs = count_of(run.epochs, "epoch")
@@ -286,8 +286,8 @@ def compare_accuracies(study: Study, results: Results) -> str:
         return "Too few runs are done to compare the losses: each needs at least two seeds."
     found = differences(hits)
     text = in_words(list(hits), found)
-    count, held_out = len(next(iter(hits.values()))[0]), score.held_out or score.test_samples
-    evidence = f"{score.words} on {count:,} {held_out}, {results.seeds} seeds"
+    count = len(next(iter(hits.values()))[0])
+    evidence = f"{score.words} on {count:,} {score.counted_samples}, {results.seeds} seeds"
     unclear = [difference.chance for difference in found if not difference.clear]
     if unclear:
         evidence += f"; here, differences of up to {max(unclear):.1f} points can be chance"
@@ -345,7 +345,7 @@ def compare_with_best_temperature(study: Study, results: Results) -> str:
     if below:
         text += f" {_with_points([d.second for d in below], below, '-')} below it by more than chance."
     count = len(next(iter(hits.values()))[0])
-    return f"{text} ({score.words} on {count:,} {score.held_out or score.test_samples}, {results.seeds} seeds.)"
+    return f"{text} ({score.words} on {count:,} {score.counted_samples}, {results.seeds} seeds.)"
 
 
 def _with_points(names: Sequence[str], found: Sequence[Difference], sign: str) -> str:

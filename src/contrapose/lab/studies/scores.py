@@ -62,6 +62,11 @@ class Score:
         return self.quantities[0].name
 
     @property
+    def counted_samples(self) -> str:
+        """What the test set is counted in, such as "held-out images", of which each may have several captions."""
+        return self.held_out or self.test_samples
+
+    @property
     def measures(self) -> tuple[Evaluation, ...]:
         """Evaluations for the first run of a comparison; the other runs are evaluated without the references."""
         return (self.hits, self.reference_scores) if self.hits else ()

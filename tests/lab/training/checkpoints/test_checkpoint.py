@@ -23,7 +23,7 @@ def test_the_newest_two_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_damaged_newer_one_does_not_count(tmp_path: Path) -> None:
-    """Training goes on from the one before it, which must have one before it too."""
+    """Training resumes from an intact checkpoint, and keeps the one before that in case it is damaged too."""
     (tmp_path / "step-00000006").mkdir()
     for step in (2, 4, 5):
         save(tmp_path, Checkpoint(step, {"x": torch.zeros(1)}))

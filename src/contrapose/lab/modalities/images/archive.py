@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from contrapose.lab.memory_budget import check_allocation
-from contrapose.lab.modalities.images.images import Images, channels_first
+from contrapose.lab.modalities.images.images import MOST_CLASSES, Images, channels_first
 from contrapose.lab.modalities.images.memory import check_memory
 from contrapose.lab.modalities.source import Split
 
-_MOST_CLASSES = 1_000_000  # counting the images per class takes memory for each number up to the largest label
 _LONGEST_HEADER = 2**16  # bytes of an array's type and shape
 
 
@@ -51,10 +50,9 @@ def _part(archive: zipfile.ZipFile, path: Path, part: str) -> Images:
             f"{path}: {name}: expected uint8 of shape (N, H, W) or (N, H, W, 3), channels last, got {_brief(dtype, shape)}"
         )
     labels = _labels(archive, path, f"{part}_labels", shape[0]) if f"{part}_labels.npy" in archive.namelist() else None
-    is_gray = (
-        len(shape) == 3 or shape[3] == 1
-    )  # each gray value is then stored three times, beside the file's own array
-    pixels = channels_first(torch.from_numpy(_array(archive, path, name, copies=4 if is_gray else 1)))
+    # A gray value is stored three times, beside the file's own array.
+    copies = 4 if len(shape) == 3 or shape[3] == 1 else 1
+    pixels = channels_first(torch.from_numpy(_array(archive, path, name, copies=copies)))
     return Images(f"{path.name} ({part})", pixels, labels, _classes(archive, path, labels))
 
 
@@ -85,8 +83,8 @@ def _labels(archive: zipfile.ZipFile, path: Path, name: str, count: int) -> Tens
         raise ValueError(
             f"{path}: {name}: expected whole numbers of at least 0, one for each image, got {_summary(array)}"
         )
-    if (array >= _MOST_CLASSES).any():
-        raise ValueError(f"{path}: {name}: expected class numbers below {_MOST_CLASSES:,}, got {array.max()}")
+    if (array >= MOST_CLASSES).any():
+        raise ValueError(f"{path}: {name}: expected class numbers below {MOST_CLASSES:,}, got {array.max()}")
     return torch.from_numpy(array.astype("int64"))
 
 

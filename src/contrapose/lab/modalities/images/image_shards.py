@@ -19,6 +19,7 @@ from torch import Tensor
 from contrapose.lab.cached_files import CachedFile, cache_path, entry, not_kept
 from contrapose.lab.modalities.images.decoding import ENDINGS
 from contrapose.lab.modalities.images.file_list import FileList, MemberList
+from contrapose.lab.modalities.images.images import MOST_CLASSES
 from contrapose.lab.modalities.images.layout import split_folder, with_held_out
 from contrapose.lab.modalities.images.litdata_chunks import (
     SampleLayout,
@@ -40,7 +41,6 @@ _OLD_INDEX = "contrapose-index.safetensors"  # which earlier versions kept besid
 _CLASSES = "classes.txt"  # one class name per line, in the order of the labels
 _FORMAT = "contrapose tars of images 1"
 _NO_LABEL = -1
-_MOST_CLASSES = 1_000_000  # a damaged label must not become a list of that many names
 
 
 def is_image_shards(path: Path) -> bool:
@@ -128,9 +128,9 @@ def _listing(
                     f"data: {shard} {problem}; copy or download it again (--skip-broken uses its complete files)"
                 )
             notes += [f"data: {shard} {problem}; its complete files are used"] if problem else []
-            wrong = next((i for i, label in enumerate(classes) if not _NO_LABEL <= label < _MOST_CLASSES), None)
+            wrong = next((i for i, label in enumerate(classes) if not _NO_LABEL <= label < MOST_CLASSES), None)
             if wrong is not None:
-                expected = f"expected a whole number from 0 to {_MOST_CLASSES - 1:,}"
+                expected = f"expected a whole number from 0 to {MOST_CLASSES - 1:,}"
                 raise ValueError(f"data: the class of {images[wrong]} is {classes[wrong]}, {expected}")
             names.append([image.name for image in images])
             offsets += [image.offset for image in images]

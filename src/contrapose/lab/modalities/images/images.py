@@ -14,6 +14,8 @@ from contrapose.lab.modalities.images.decoding import ImagePath
 from contrapose.lab.modalities.images.file_list import CompactList
 from contrapose.lab.modalities.source import Reader, ViewMaker
 
+MOST_CLASSES = 1_000_000  # counting the images per class takes memory for each number up to the largest label
+
 
 @dataclass(frozen=True, eq=False)
 class Images:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_MOST_CLASSES = 1_000_000  # counting the images per class takes memory for each number up to the largest label
+from contrapose.lab.modalities.images.images import MOST_CLASSES
+
 _LARGEST = 2**14  # pixels of a side
 
 
@@ -26,7 +27,7 @@ def check_content(path: Path, metadata: Mapping[str, str], tensors: Mapping[str,
         classes = _check_settings(metadata)
         for part in ("train", "test"):
             if f"{part}_images" in tensors:
-                _check_part(part, tensors, len(classes) or _MOST_CLASSES)
+                _check_part(part, tensors, len(classes) or MOST_CLASSES)
     except (ValueError, RecursionError) as error:
         why = " ".join(str(error).split())[:200]
         raise ValueError(f"data: {path}, a packed copy, is damaged: {why}; pack the images again") from error

@@ -14,6 +14,8 @@ from contrapose.lab.modalities.text.parquet_pages import Page, read_varint
 
 _KIND, _HEADER, _HEADER_2 = 1, 5, 8  # fields of a page's header: its kind, and what follows for kind 0, and for kind 3
 _VALUES = 1  # field of both: number of texts, including missing ones
+_ENCODING, _MISSING = 2, 3  # fields of the first: encodings of the texts, and of the list of missing ones
+_ENCODING_2, _LISTED_2, _COMPRESSED_2 = 4, (5, 6), 7  # of the second: also the sizes of its lists
 _LENGTHS, _PREFIXES = 6, 7  # encodings: lengths and texts; lengths of prefixes, then lengths and texts of the rest
 _RLE = 3  # encoding of the list of missing texts
 _BYTES_PER_VALUE = 8  # that pyarrow reserves
@@ -31,18 +33,18 @@ def check_counts(file: BinaryIO, page: Page, *, compression: str, optional: bool
     second = page.header.get(_KIND) == 3  # in the second version of the format
     header = page.header.get(_HEADER_2 if second else _HEADER)
     fields = {key: value for key, value in header.items() if isinstance(value, int)} if isinstance(header, dict) else {}
-    encoding = fields.get(4 if second else 2)
+    encoding = fields.get(_ENCODING_2 if second else _ENCODING)
     if encoding not in (_LENGTHS, _PREFIXES):
         return
     values = fields.get(_VALUES, -1)
     check_allocation(_BYTES_PER_VALUE * values, what)
     # In the second version, two lists precede the content, are not compressed, and have their sizes in the header.
-    listed = fields.get(5, 0) + fields.get(6, 0) if second else 0
-    if not 0 <= listed <= min(page.size, page.stored) or (optional and not second and fields.get(3) != _RLE):
+    listed = sum(fields.get(field, 0) for field in _LISTED_2) if second else 0
+    if not 0 <= listed <= min(page.size, page.stored) or (optional and not second and fields.get(_MISSING) != _RLE):
         raise ValueError("a page's list of missing texts is damaged")
     file.seek(page.start + listed)
     content = file.read(page.stored - listed)
-    if content and compression != "UNCOMPRESSED" and fields.get(7, 1):
+    if content and compression != "UNCOMPRESSED" and not (second and fields.get(_COMPRESSED_2) == 0):
         content = _unpack(content, page.size - listed, compression)
     if optional and not second:
         content = content[4 + int.from_bytes(content[:4], "little") :]

@@ -105,10 +105,10 @@ def _cached_file(texts: Texts, tokenizer: Any, length: int, log: Callable[[str],
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     # Each call of the tokenizer changes these two settings.
     content |= {"truncation": None, "padding": None}
-    # And these two are settings of transformers alone.
-    sides = [tokenizer.truncation_side, tokenizer.split_special_tokens]
-    determined_by = [_FORMAT, texts.fingerprint, content, sides, tokenizer.pad_token_id, length]
-    path = cache_path("tokens", texts.path.name, determined_by)
+    # The backend does not know these two, which change the tokens as well.
+    others = [tokenizer.truncation_side, tokenizer.split_special_tokens]
+    key = [_FORMAT, texts.fingerprint, content, others, tokenizer.pad_token_id, length]
+    path = cache_path("tokens", texts.path.name, key)
     return CachedFile(path, path.stem, log)
 
 
