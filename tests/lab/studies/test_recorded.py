@@ -193,10 +193,16 @@ def test_compared_losses_are_those_of_their_runs() -> None:
         assert f"{name} {score}" in TEXT
 
 
-def test_stopped_runs_on_tiny_imagenet_are_those_of_their_records() -> None:
+def test_runs_on_tiny_imagenet_are_those_of_their_records() -> None:
+    last = {}
     for loss, name in (("simclr", "SimCLR, τ = 0.5"), ("dystress", "DySTreSS")):
-        directory = RunDirectory(ROOT / "results" / "tiny-imagenet" / loss)
-        run, records = Run.read(directory.settings()), directory.records()
-        scores = {record["epoch"]: record["knn_top1"] for record in records if "knn_top1" in record}
-        assert (run.epochs, list(scores)) == (200, [20, 40, 60])
-        assert f"| {name} | {' | '.join(f'{score:.2f}' for score in scores.values())} |" in TEXT
+        for seed in (0, 1):
+            directory = RunDirectory(ROOT / "results" / "tiny-imagenet" / f"{loss}-{seed}")
+            run, records = Run.read(directory.settings()), directory.records()
+            scores = {record["epoch"]: record["knn_top1"] for record in records if "knn_top1" in record}
+            assert (run.seed, run.epochs, list(scores)) == (seed, 200, list(range(20, 201, 20)))
+            shown = " | ".join(f"{scores[epoch]:.2f}" for epoch in (40, 80, 120, 160, 200))
+            assert f"| {name}{f', seed {seed}' if seed else ''} | {shown} |" in TEXT
+            last[loss, seed] = scores[200]
+    simclr, dystress = ((last[loss, 0] + last[loss, 1]) / 2 for loss in ("simclr", "dystress"))
+    assert f"{dystress - simclr:.1f} points above SimCLR ({dystress:.2f} against {simclr:.2f}" in TEXT
