@@ -117,7 +117,7 @@ MAKE: dict[str, Callable[..., Pairs]] = {
 def test_a_gpu_equals_float64(kind: str, width: int, temperature: float | str, by: str) -> None:
     make = MAKE[kind]
     torch.manual_seed(0)
-    raw, guide = (torch.randn(2, 900, d, device="cuda") for d in (width, 40))
+    raw, guide = (torch.randn(2, 900, d, device="cuda") for d in (width, width if kind == "cross" else 40))
     raw[1] += raw[0]
     guide[1] += guide[0]
     results = []

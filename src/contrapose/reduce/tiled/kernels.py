@@ -28,6 +28,7 @@ from contrapose.reduce.kernel_math import (
     softplus_and_sigmoid,
     store_hardest,
     tile_similarities,
+    two_tile_similarities,
 )
 from contrapose.reduce.tiled.tile_math import (
     excluded_by_number,
@@ -110,15 +111,13 @@ def sum_tiles_kernel(
     rows, columns, row_inside, column_inside, any_excluded = tile_of_program(
         row_start, row_end, column_start, column_end, period, ROWS, COLUMNS, FULL_TILES
     )
-    s = tile_similarities(
-        z, p, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION
-    )
     # Both products first: what follows from one would take registers that the other needs.
-    limited = s
+    row, column = row_start + i * ROWS, column_start + j * COLUMNS
     if CEILING == 2:
-        limited = tile_similarities(
-            q, r, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, GUIDE_WIDTH, DEPTH, PRECISION
-        )
+        s, limited = two_tile_similarities(z, p, q, r, row, column, ROWS, COLUMNS, WIDTH, GUIDE_WIDTH, DEPTH, PRECISION)
+    else:
+        s = tile_similarities(z, p, row, column, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
+        limited = s
     s = replace_excluded(
         s, 0.0, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
     )  # fmt: skip
@@ -233,14 +232,12 @@ def weigh_tiles_kernel(
     rows, columns, row_inside, column_inside, any_excluded = tile_of_program(
         row_start, row_end, column_start, column_end, period, ROWS, COLUMNS, FULL_TILES
     )
-    s = tile_similarities(
-        z, p, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION
-    )
-    limited = s
+    row, column = row_start + i * ROWS, column_start + j * COLUMNS
     if CEILING == 2:
-        limited = tile_similarities(
-            q, r, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, GUIDE_WIDTH, DEPTH, PRECISION
-        )
+        s, limited = two_tile_similarities(z, p, q, r, row, column, ROWS, COLUMNS, WIDTH, GUIDE_WIDTH, DEPTH, PRECISION)
+    else:
+        s = tile_similarities(z, p, row, column, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
+        limited = s
     base, slope = over_temperature(s, low, span, curvature, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
     a, b, factor, total, threshold, tie_weight = load_anchors(
         factors, thresholds, tie_weights, lse, gradient, gradient2, rows, row_inside,

@@ -23,9 +23,9 @@ TILES: dict[str, Tile] = {
     "tf32x3": (64, 64, 32, 4, 2),
     "ieee": (64, 64, 32, 4, 2),
 }
-# With a guide, two tiles of similarities are live at once, which takes more warps.
+# With a guide, two tiles of similarities are live at once, which takes more warps, and a stage holds coordinates of both.
 GUIDED_TILES: dict[str, Tile] = {
-    "bf16": (128, 128, 64, 8, 4),
+    "bf16": (128, 128, 64, 8, 3),
     "tf32": (128, 128, 32, 8, 3),
     "tf32x3": (64, 64, 32, 4, 2),
     "ieee": (64, 64, 32, 4, 2),

@@ -19,8 +19,8 @@ from contrapose.reduce.tiled.launch import BLOCK, BlockGradients, TileLaunch
 from contrapose.reduce.tiled.soft_kernels import sum_soft_tiles_kernel, weigh_soft_tiles_kernel
 from contrapose.reduce.unit import same_tensor
 
-# Half of a square tile: one program's sums should run during another's products.
-_TILE = (64, 128, 64, 4, 4)
+# Half of a square tile, for a guide of another width: one program's sums should run during another's products.
+_HALF_TILE = (64, 128, 64, 4, 4)
 _FORWARD_BLOCK = 2 * BLOCK  # tile sums take less memory than ∂L/∂s, so blocks can be larger
 # Planes that kernels store: Σ e^φ, Σ s e^φ, Σ w, Σ w s/τ, Σ w log w, and the largest exponent in base 2
 TOTAL, SIMILARITY, WEIGHT, ATTRACTION, ENTROPY, LARGEST = range(6)
@@ -153,9 +153,10 @@ def _factors(request: SoftRequest, z: Tensor) -> Tensor:
 
 
 def _launch(request: SoftRequest, z: Tensor, p: Tensor, blocks: Sequence[MatrixBlock]) -> TileLaunch:
+    guide = (request.guide.z, request.guide.p)
     # Blocks on the diagonal need square tiles.
-    special = request.precision == "bf16" and z.is_cuda and not any(block.diagonal for block in blocks)
-    guide, tile = (request.guide.z, request.guide.p), _TILE if special else None
+    halves = z.shape[1] != guide[0].shape[1] and not any(block.diagonal for block in blocks)
+    tile = _HALF_TILE if halves and request.precision == "bf16" and z.is_cuda else None
     return TileLaunch(z, p, request.selection, request.precision, guide=guide, tile=tile)
 
 

@@ -12,7 +12,7 @@
 import triton
 import triton.language as tl
 
-from contrapose.reduce.kernel_math import LN2, LOG2E, over_temperature, tile_similarities
+from contrapose.reduce.kernel_math import LN2, LOG2E, over_temperature, two_tile_similarities
 from contrapose.reduce.tiled.tile_math import replace_excluded, tile_of_program
 
 
@@ -72,9 +72,8 @@ def sum_soft_tiles_kernel(
         row_start, row_end, column_start, column_end, period, ROWS, COLUMNS, FULL_TILES
     )
     row, column = row_start + i * ROWS, column_start + j * COLUMNS
-    s = tile_similarities(z, p, row, column, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
     # Both products first: what follows from one would take registers that the other needs.
-    g = tile_similarities(q, r, row, column, ROWS, COLUMNS, GUIDE_WIDTH, DEPTH, PRECISION)
+    s, g = two_tile_similarities(z, p, q, r, row, column, ROWS, COLUMNS, WIDTH, GUIDE_WIDTH, DEPTH, PRECISION)
     s = replace_excluded(
         s, 0.0, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
     )  # fmt: skip
@@ -140,8 +139,7 @@ def weigh_soft_tiles_kernel(
         row_start, row_end, column_start, column_end, period, ROWS, COLUMNS, FULL_TILES
     )
     row, column = row_start + i * ROWS, column_start + j * COLUMNS
-    s = tile_similarities(z, p, row, column, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
-    g = tile_similarities(q, r, row, column, ROWS, COLUMNS, GUIDE_WIDTH, DEPTH, PRECISION)
+    s, g = two_tile_similarities(z, p, q, r, row, column, ROWS, COLUMNS, WIDTH, GUIDE_WIDTH, DEPTH, PRECISION)
     base, slope = over_temperature(s, low, span, curvature, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
     w, _ = _weights(g, sharpness, weight_shift, SOFTMAX)
     a, b, factor, total = _load_gradients(factors, lse, gradient, gradient2, rows, row_inside, CONSTANT_SHIFT)
