@@ -193,6 +193,21 @@ def test_compared_losses_are_those_of_their_runs() -> None:
         assert f"{name} {score}" in TEXT
 
 
+def test_tuned_losses_are_those_of_their_runs() -> None:
+    runs = [json.loads(line) for line in (ROOT / "results" / "tune.jsonl").read_text().splitlines()]
+    section = TEXT[TEXT.index("## A temperature for these data") :]
+    for data in ("sts_pairs.tsv", "tiny10", "cifar10.npz", "flickr8k"):
+        of_data = [run for run in runs if run["data"] == data]
+        score = next(name for name in of_data[0] if name.startswith(("knn", "recall", "text_to_image")))
+        whole = [run for run in of_data if run["epochs"] == max(run["epochs"] for run in of_data)]
+        losses = {run["loss"] for run in whole}
+        assert len(losses) == 2
+        for loss in losses:
+            scores = [run[score] for run in whole if run["loss"] == loss]
+            assert len(scores) == 3
+            assert f"`{loss}`: {mean(scores):.2f} ± {stdev(scores):.2f} |" in section
+
+
 def test_runs_on_tiny_imagenet_are_those_of_their_records() -> None:
     last = {}
     for loss, name in (("simclr", "SimCLR, τ = 0.5"), ("dystress", "DySTreSS")):
