@@ -16,8 +16,10 @@ NARROW = {"predictor": 32}
 
 
 def small_settings(row: FrameworkRow) -> dict[str, Any]:
-    """Return the settings of a run on few images: the loss of its preset, all flags set, the last of several choices, and small
-    sizes."""
+    """Return the settings of a run on few images: the loss of its preset, the last of several choices, and small sizes.
+
+    All flags are set, except a ring, which has tests of its own: it does not have the last of the similarities.
+    """
     own = fields(row.settings)
     preset: dict[str, Any] = {}
     for protocols in row.presets.values():
@@ -27,7 +29,7 @@ def small_settings(row: FrameworkRow) -> dict[str, Any]:
         **{name: preset[name] for name in ("loss", "view_count") if name in preset},
         **{setting.name: rule_of(setting).small for setting in own if rule_of(setting).small},
         **{name: width for name, width in NARROW.items() if row.uses(name)},
-        **{setting.name: True for setting in own if setting.type == "bool"},
+        **{setting.name: True for setting in own if setting.type == "bool" and setting.name != "ring"},
         **{setting.name: rule_of(setting).choices[-1] for setting in own if rule_of(setting).choices},
     }
 

@@ -227,8 +227,8 @@ def around_ring(pairs: Pairs, *, group: Group = None) -> Pairs | RingPairs:
         loss = nt_xent(around_ring(two_views(z1, z2)), temperature=0.5)
 
     Negatives can be chosen by view, by origin and by hardness (`hardest` as the last choice keeps k similarities per anchor
-    in memory). Losses that read all embeddings, such as `supcon`, need gathered ones. The backward pass computes each
-    similarity once more than with gathered embeddings.
+    in memory). Losses that read all embeddings, such as `supcon`, and `similarity="neg_euclid"` need gathered ones. The
+    backward pass computes each similarity once more than with gathered embeddings.
 
     pairs   the result of `two_views`, `views`, `cross`, `queue` or `bank` of this process's embeddings
     group   process group that this process belongs to; default: all processes
@@ -247,6 +247,11 @@ def around_ring(pairs: Pairs, *, group: Group = None) -> Pairs | RingPairs:
     if pairs.ids_are_positions and pairs.anchor_id.dtype == torch.int64:
         # Positions have 32 bits until they are compared with ids that are given.
         raise ValueError("negative_ids: expected ids too: positions in the batch differ between processes; pass ids=…")
+    if pairs.similarity == "neg_euclid":
+        raise ValueError(
+            "pairs: similarity='neg_euclid' cannot be used in a ring, since each process measures distances from the mean of its "
+            "own embeddings; use similarity='cosine' or 'dot', or gather the embeddings and write .sharded()"
+        )
     return RingPairs(own=pairs, group=group, **pairs.layout())
 
 

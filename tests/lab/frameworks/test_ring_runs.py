@@ -85,6 +85,13 @@ def test_negatives_that_cannot_travel_are_refused() -> None:
         Run(**{**vars(RUN), "loss": "nt_xent(negatives=(hardest(3), other_views()))", "ring": True})
 
 
+def test_distances_are_refused() -> None:
+    """Each process measures them from the mean of its own embeddings."""
+    Run(**{**vars(RUN), "ring": True, "similarity": "dot"})
+    with pytest.raises(ValueError, match="ring: --similarity neg_euclid cannot be used in a ring"):
+        Run(**{**vars(RUN), "ring": True, "similarity": "neg_euclid"})
+
+
 def test_one_sample_in_each_process_is_refused() -> None:
     run = Run(**{**vars(RUN), "batch": 4, "ring": True})
     check_world_size(run, 2)

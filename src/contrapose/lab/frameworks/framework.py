@@ -266,6 +266,10 @@ def check_ring(run: Any) -> None:
     """Raise ValueError for `ring` with a loss that needs more than similarities, which no process of a ring has."""
     if not run.ring:
         return
+    if run.similarity == "neg_euclid":
+        raise ValueError(
+            "ring: --similarity neg_euclid cannot be used in a ring; leave out --ring, or use cosine or dot"
+        )
     chosen = parse(run.loss)
     traits = [traits_of(function) for function in (chosen.func, *(term.func for _, term in added_to(chosen)))]
     has_state = any(own.make_state is not None or own.own_state is not None for own in traits)
