@@ -207,6 +207,7 @@ def test_a_criterion_that_raises_is_a_finding() -> None:
 # Several processes.
 
 
+@pytest.mark.thorough
 def test_a_gather_without_gradient_is_found() -> None:
     findings = check(make_info_nce, distributed=make_local_anchors, reference="info_nce", checks=["distributed"])
     assert [finding.verdict for finding in findings] == ["differs"] * 3

@@ -146,6 +146,7 @@ def test_statements_about_temperatures() -> None:
     assert float(contrapose.cosine(0.0001, 1.0001)(at)[0]) < 0.1
 
 
+@pytest.mark.thorough
 def test_statements_about_learned_and_individual_temperatures() -> None:
     # The curves of the pages: a learned temperature falls and stops at its bound; crowded samples get a higher one.
     def series(name: str) -> list[list[float]]:

@@ -138,7 +138,7 @@ def test_references_of_ones_own_and_tests_in_the_same_run(folder: Path) -> None:
     assert "--contrastive-reference nt_xent -m contrastive" in output
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_in_several_processes_the_record_is_complete(folder: Path) -> None:
     pytest.importorskip("xdist")
     distributed = ("--contrastive-distributed", "criteria:factory")
@@ -220,6 +220,7 @@ def test_the_plugin_imports_nothing_before_it_is_used() -> None:
     assert imported("import contrapose.pytest_plugin") == package | {"contrapose.pytest_plugin"}
 
 
+@pytest.mark.thorough
 def test_a_pytest_run_without_the_options_imports_no_torch(folder: Path) -> None:
     (folder / "test_light.py").write_text(
         "import sys\n\ndef test_light():\n"

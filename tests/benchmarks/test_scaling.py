@@ -75,6 +75,7 @@ def count_step(rank: int, world: int, out: str) -> None:
         torch.save(everywhere, out)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("world", first(1, [2, 4, 3]))
 def test_processes_exchange_as_many_bytes_as_predicted(world: int, tmp_path: Path) -> None:
     run_in_process_group(count_step, world, tmp_path / "bytes")

@@ -65,6 +65,7 @@ def test_a_failure_leaves_the_file_as_it_was(tmp_path: Path, error: BaseExceptio
     assert file.read() is not None
 
 
+@pytest.mark.thorough
 def test_a_killed_process_leaves_a_part_that_the_next_one_removes(tmp_path: Path) -> None:
     """A part that another process is writing stays."""
     code = f"""

@@ -33,6 +33,7 @@ from contrapose.lab.training.locks import lock_directory
 SMALL = ["--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0"]
 
 
+@pytest.mark.thorough
 def test_train_evaluate_embed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     main(["train", "--limit", "64", *SMALL, "--out", str(run)])
@@ -158,6 +159,7 @@ def test_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "a sphere shows embeddings of 3 dimensions" in error_message(capsys, "map", str(run), "--method", "sphere")
 
 
+@pytest.mark.thorough
 def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["explain", "dystress", "--vs", "simple", "nt_xent(temperature=0.1)", "-o", str(tmp_path / "out.png")])
     output = capsys.readouterr().out
@@ -297,6 +299,7 @@ def test_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "finished at step 2" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stream", [(), pytest.param(("--stream",), marks=pytest.mark.thorough)])
 def test_a_training_resumes_only_with_its_own_images(
     stream: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -535,6 +538,7 @@ def test_training_continues_without_a_reader(tmp_path: Path) -> None:
     assert len((tmp_path / "run" / "records.jsonl").read_text().splitlines()) == 3
 
 
+@pytest.mark.thorough
 def test_help() -> None:
     output = subprocess.check_output([sys.executable, "-m", "contrapose", "train", "--help-all"], text=True)
     assert "Peak learning rate" in output

@@ -85,7 +85,13 @@ def test_a_setting_of_another_framework(setting: Field[Any], promise: Promise) -
     promise.case()
 
 
-@pytest.mark.parametrize("share", [8, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "share",
+    [
+        pytest.param(8, marks=pytest.mark.thorough),
+        pytest.param(1, marks=pytest.mark.slow),
+    ],
+)
 def test_every_setting_with_wrong_values(
     share: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], promise: Promise
 ) -> None:

@@ -178,6 +178,7 @@ def test_nothing_outside_asks_for_a_modality(promise: Promise) -> None:
         promise.case()
 
 
+@pytest.mark.thorough
 def test_a_test_of_the_name_of_a_modality_is_detected() -> None:
     assert compares_modality('if run.modality in ("text", "captions"): pass')
     assert not compares_modality('Run(modality="text"); run.modality == other.modality')
@@ -191,6 +192,7 @@ def test_no_import_cycles(promise: Promise) -> None:
     promise.case()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "code",
     first(
@@ -209,6 +211,7 @@ def test_an_upward_import_is_detected(code: str) -> None:
     assert [one for one, _ in upward(import_graph(files))] == ["contrapose.pairs.ids"]
 
 
+@pytest.mark.thorough
 def test_an_import_cycle_is_detected() -> None:
     files = source_files()
     files["contrapose.pairs.negatives"] += "\nfrom contrapose.pairs.build import two_views\n"
@@ -220,6 +223,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(json.loads(subprocess.check_output([sys.executable, "-c", code], text=True)))
 
 
+@pytest.mark.thorough
 def test_losses_import_torch_only(promise: Promise) -> None:
     extra = loaded_by("import contrapose.losses") - loaded_by("import torch")
     others = {name.split(".")[0] for name in extra} - set(sys.stdlib_module_names) - {"contrapose", "torch"}

@@ -208,7 +208,7 @@ def cache_files(root: Path) -> set[Path]:
     return {path for path in found if path.parent.name != "work"}
 
 
-@pytest.mark.parametrize("name", first(4, CACHES))
+@pytest.mark.parametrize("name", first(1, CACHES))
 def test_every_damage_is_noticed_and_mended(
     name: str, tmp_path: Path, promise: Promise, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -149,7 +149,7 @@ def test_blocks_equal_the_whole_matrix(pair: tuple[Case, Kind], promise: Promise
 @pytest.mark.parametrize(
     "sizes",
     [
-        pytest.param([(1, 3), (7, 17)], marks=pytest.mark.thorough),
+        pytest.param([(1, 3), (7, 17)], marks=pytest.mark.slow),
         pytest.param([(33, 128)], marks=pytest.mark.slow),
         pytest.param([(63, 200)], marks=pytest.mark.slow),
         pytest.param([(65, 17)], marks=pytest.mark.slow),

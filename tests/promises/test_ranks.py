@@ -155,8 +155,8 @@ def children(process: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["stop", pytest.param("kill", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["stop", "kill"])
 def test_under_torchrun(name: str, tmp_path: Path, promise: Promise) -> None:
     """torchrun serves the store itself, sends SIGTERM to the others if a rank dies, and kills a stopped rank in the end."""
     folder, epochs = tmp_path / "run", ["--epochs", "400", "--knn-every", "400"]

@@ -67,8 +67,8 @@ FURTHER_CHANGES: list[dict[str, object]] = [
 @pytest.mark.parametrize(
     "change",
     [
-        *CHANGES[:2],
-        *(pytest.param(change, marks=pytest.mark.thorough) for change in CHANGES[2:]),
+        CHANGES[0],
+        *(pytest.param(change, marks=pytest.mark.thorough) for change in CHANGES[1:]),
         *(pytest.param(change, marks=pytest.mark.slow) for change in FURTHER_CHANGES),
     ],
     ids=lambda c: "-".join(map(str, c.values())) or "plain",
@@ -203,6 +203,7 @@ def test_a_signal_during_an_evaluation(tmp_path: Path, promise: Promise) -> None
         promise.case()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("signal_number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
 )

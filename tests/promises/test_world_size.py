@@ -245,7 +245,12 @@ def unequal(rank: int, world: int, out: str) -> None:
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
-    "world", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.thorough)]
+    "world",
+    [
+        pytest.param(1, marks=pytest.mark.slow),
+        pytest.param(2, marks=pytest.mark.thorough),
+        pytest.param(4, marks=pytest.mark.thorough),
+    ],
 )
 def test_several_processes_equal_one(world: int, tmp_path: Path, promise: Promise) -> None:
     run_in_process_group(work, world, tmp_path / "records")

@@ -11,6 +11,7 @@ import inspect
 import textwrap
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
+from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -74,6 +75,7 @@ def help_texts(owner: type) -> dict[str, str]:
     return {f.name: f.metadata.get("help") or docstrings.get(f.name, "") for f in fields(owner)}
 
 
+@cache
 def _docstrings(cls: type) -> dict[str, str]:
     """Return the docstrings of the fields that a class itself declares, read from its source: Python does not keep them."""
     try:

@@ -67,7 +67,7 @@ def test_demo_on_less_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     assert "ms on this machine" not in capsys.readouterr().out  # the size of the started demo is kept
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_smallest_conclusive_demo_shows_the_dilemma(tmp_path: Path) -> None:
     """Along the temperatures, images spread less and classes stay together more; the losses beat pixels by far."""
     size = next(size for size in reversed(demo.SIZES) if size.conclusive)

@@ -31,6 +31,7 @@ def error_lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str
     return [line.removeprefix("contrapose: ") for line in capsys.readouterr().err.splitlines()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("command", "former", "current", "value"), CASES, ids=[case[1] for case in CASES])
 def test_a_former_option_still_works(
     command: list[str], former: str, current: str, value: str, capsys: pytest.CaptureFixture[str]

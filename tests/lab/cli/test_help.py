@@ -202,6 +202,7 @@ def test_the_command_with_torch_alone(torch_only: dict[str, str], arguments: str
     assert "NumPy" not in output
 
 
+@pytest.mark.thorough
 def test_losses_with_torch_alone(torch_only: dict[str, str]) -> None:
     code = """
 import contrapose

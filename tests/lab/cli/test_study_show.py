@@ -40,6 +40,7 @@ def record(root: Path, run: Run, *, seconds: float, epochs: int | None = None, b
     (folder / "records.jsonl").write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.thorough
 def test_the_recorded_runs_of_a_clone_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,7 +52,7 @@ METHODS = sorted(set(CATALOGUE) - {"isogclr", "supcon", "tau", "temperature_sche
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("views", [2, 3])
+@pytest.mark.parametrize("views", [pytest.param(2, marks=pytest.mark.thorough), 3])
 def test_any_objective_runs_on_any_framework(name: str, views: int) -> None:
     framework = make(name)
     embeddings = framework(images(views), torch.arange(6))

@@ -106,6 +106,7 @@ def brightness(element: Any) -> tuple[float, float, float]:
         return (float(grey.getpixel((3, 3))), *map(float, grey.getextrema()))  # type: ignore[arg-type,return-value]
 
 
+@pytest.mark.thorough
 def test_charts_of_the_same_curves_have_one_legend() -> None:
     text = report(interactive=False)
     assert text.count(">another</text>") == 2  # one in each section, where there are two charts

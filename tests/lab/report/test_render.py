@@ -81,6 +81,7 @@ def test_html_and_markdown_have_the_same_numbers() -> None:
     assert "![Curve](part-1.png)" in text
 
 
+@pytest.mark.thorough
 def test_same_document_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(DOCUMENT, tmp_path / name)

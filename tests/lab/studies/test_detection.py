@@ -81,6 +81,7 @@ def test_a_run_on_drawn_shapes_and_then_on_given_data(tmp_path: Path, monkeypatc
     assert not collect(drawn, 1, tmp_path).cell("MoCov2", "VOC AP50").values
 
 
+@pytest.mark.thorough
 def test_without_its_data_a_cell_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

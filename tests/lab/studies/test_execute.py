@@ -71,6 +71,7 @@ def test_a_run_without_its_last_checkpoint_is_not_done(tmp_path: Path) -> None:
     assert [record["epoch"] for record in RunDirectory(task.folder).records()] == [1, 2]
 
 
+@pytest.mark.thorough
 def test_a_failure_is_recorded_and_the_other_runs_continue(tmp_path: Path) -> None:
     bad, good = make_task(tmp_path, batch=64), make_task(tmp_path, seed=1)
     failures = run_tasks([bad, good])
@@ -80,6 +81,7 @@ def test_a_failure_is_recorded_and_the_other_runs_continue(tmp_path: Path) -> No
     assert not RunDirectory(good.folder).failure()
 
 
+@pytest.mark.thorough
 def test_a_run_of_another_process_is_not_done_twice(tmp_path: Path) -> None:
     task, order = make_task(tmp_path), []
 

@@ -196,7 +196,10 @@ def test_compared_losses_are_those_of_their_runs() -> None:
 def test_tuned_losses_are_those_of_their_runs() -> None:
     runs = [json.loads(line) for line in (ROOT / "results" / "tune.jsonl").read_text().splitlines()]
     section = TEXT[TEXT.index("## A temperature for these data") :]
-    assert (len(runs), sum(run["findings"] for run in runs)) == (69, 0)  # as benchmarks/README.md says of the doctor's looks
+    assert (len(runs), sum(run["findings"] for run in runs)) == (
+        69,
+        0,
+    )  # as benchmarks/README.md says of the doctor's looks
     for data in ("sts_pairs.tsv", "tiny10", "cifar10.npz", "flickr8k"):
         of_data = [run for run in runs if run["data"] == data]
         score = next(name for name in of_data[0] if name.startswith(("knn", "recall", "text_to_image")))

@@ -69,6 +69,7 @@ def test_which_runs_serve(change: dict[str, Any], with_records: bool, without_re
     assert serves(run, needed, same_evaluations=False) == without_records
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("less", "more", "scale"),
     [

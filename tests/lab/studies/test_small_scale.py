@@ -61,6 +61,7 @@ def seconds(run: Run) -> float:
 IMAGES = [study.name for study in STUDIES.values() if study.rows and study.kind.noun == "images"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", IMAGES)
 def test_a_run_takes_at_most_six_minutes(name: str) -> None:
     estimates = [seconds(run) for run in find(name).plan("small").runs(1).values()]

@@ -66,6 +66,7 @@ class LargestFeature(Evaluation):
         return {self.key: float(context.model.features(context.split.held_out).max())}
 
 
+@pytest.mark.thorough
 def test_a_study_brings_its_own_measure(tmp_path: Path) -> None:
     base = Run(limit=48, batch=16, epochs=1, knn=3, metrics=0)
     study = Study(

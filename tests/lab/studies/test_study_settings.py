@@ -16,6 +16,7 @@ def runs(name: str, scale: str = "paper") -> dict[tuple[str, str], Run]:
     return {(row.name, study_data.name): run for row, study_data, run in find(name).plan(scale).cells(1)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [name for name in STUDIES if any("ImageNet-100" in s.name for s in STUDIES[name].sets)]
 )

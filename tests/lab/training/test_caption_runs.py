@@ -88,6 +88,7 @@ def test_captions_are_drawn_anew_in_each_epoch_and_repeated(data: Path) -> None:
     assert epochs != [draws(seed=1, epoch=epoch) for epoch in range(8)]
 
 
+@pytest.mark.thorough
 def test_each_caption_is_equally_likely(data: Path) -> None:
     draws, trials = Draws(data), 1500
     drawn = torch.tensor([draws(seed=seed, epoch=3) for seed in range(trials)])
@@ -150,6 +151,7 @@ def test_streamed_views_are_those_in_memory(data: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(images, same_images, rtol=0, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_any_number_of_workers_gives_the_same_weights(data: Path, tmp_path: Path) -> None:
     run = run_of(data, stream=True, epochs=1)
     assert_equal(train(run, tmp_path / "0", workers=0), train(run, tmp_path / "1", workers=1))
@@ -308,6 +310,7 @@ def test_evaluate_refuses_images_with_captions_that_were_trained_on(
     assert "captions: " in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_embed_marks_the_images_that_the_run_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from pyarrow import parquet
 

@@ -45,6 +45,7 @@ def collapsed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]
     return folder, messages
 
 
+@pytest.mark.thorough
 def test_the_run_says_when_it_collapsed(collapsed: tuple[Path, list[str]]) -> None:
     folder, messages = collapsed
     records = read_records(folder)

@@ -31,6 +31,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in record.items() if k != "seconds"} for record in RunDirectory(folder).records()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "change",
     [
@@ -106,6 +107,7 @@ def test_a_study_does_not_take_an_extended_run_for_its_own(tmp_path: Path) -> No
     assert RunDirectory(tmp_path).trained(3)
 
 
+@pytest.mark.thorough
 def test_extend_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "train",

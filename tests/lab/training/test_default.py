@@ -62,7 +62,7 @@ def pixel_accuracy(split: Split) -> float:
     return float(KNN(20)(bank, probe.labels, queries, test.labels)["top1"])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_default_run_learns_digits(tmp_path: Path) -> None:
     """One minute on two slow cores; measured: 86.6 %, raw pixels 48.8 %, untrained encoder 26.7 %."""
     trained, untrained, raw = accuracies(train(tmp_path))

@@ -162,6 +162,7 @@ def test_every_framework_is_looked_at(case: str, tmp_path: Path) -> None:
         assert all(side.finite and side.requires_grad for side in look.sides)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("copies", [False, True])
 def test_samples_are_named_and_shown(copies: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Embeddings in which rows 0 and 16, 1 and 17, ... of the batch are alike, of samples in another order."""

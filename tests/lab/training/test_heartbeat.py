@@ -30,6 +30,7 @@ def wait_for_a_killed_process(rank: int, world_size: int, out: str) -> None:
     os._exit(0)
 
 
+@pytest.mark.thorough
 def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
     processes = start_process_group(wait_for_a_killed_process, 2, tmp_path / "message").processes
     for process in processes:

@@ -28,6 +28,7 @@ def _longest_step(run: Run) -> float:
     return max(steps[3000:])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", first(1, ["adam", "adamw"]))
 def test_a_large_gradient_after_many_small_ones(kind: str) -> None:
     settings: dict[str, Any] = {"data": "digits", "optimiser": kind, "lr": 1e-3, "weight_decay": 0.0}

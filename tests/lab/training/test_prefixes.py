@@ -98,6 +98,7 @@ def test_the_option_is_recorded_and_names_the_run_only_if_it_is_used(images: Pat
     assert Run(**SMALL, dims=DIMS).objective == "nested(nt_xent, dims=(8, 32, 64))(temperature=0.2)"
 
 
+@pytest.mark.thorough
 def test_a_prefix_is_loaded_as_unit_vectors(images: Path, captions: Path) -> None:
     samples = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8)
     whole, cut = contrapose.load(images, device=CPU), contrapose.load(images, dims=8, device=CPU)

@@ -76,7 +76,7 @@ def train_divided(rank: int, world_size: int, out: str) -> None:
         Trainer(run, Path(out, which), log=lambda text: None, shard=True, recompute=which == "again").train()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_same_bits_of_divided_parameters(tmp_path: Path) -> None:
     run_in_process_group(train_divided, 2, tmp_path)
     plain, again = (checkpoint.latest(tmp_path / which / "checkpoints") for which in ("plain", "again"))
@@ -122,6 +122,7 @@ def test_changed_networks_can_be_copied() -> None:
         assert torch.equal(other(images), expected)
 
 
+@pytest.mark.thorough
 def test_networks_without_such_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("resnet18", "tiny", "alexnet"):
         with pytest.raises(ValueError, match="recompute: the encoder has no equal blocks in a row without batch norms"):

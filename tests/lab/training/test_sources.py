@@ -141,6 +141,7 @@ def test_a_run_in_a_directory_with_the_name_of_its_data(
     assert evaluate(capsys, "runs/digits")[1] == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stream", [(), ("--stream", "--workers", "0")])
 def test_images_replaced_under_their_names(
     stream: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -73,6 +73,7 @@ def weights(trainer: Trainer) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in trainer.saved_state.state_dict().items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "change",
     first(

@@ -99,6 +99,7 @@ def test_gray_images_are_counted_as_they_are_stored(
     assert len(read_archive(path).train) == 1000
 
 
+@pytest.mark.thorough
 def test_many_long_names_of_classes_are_refused(tmp_path: Path) -> None:
     labels, classes = serialised(np.array([0, 1, 1, 0])), declaring((2,), "<U40000000", bytes(32 * 10**7))
     path = archive(tmp_path / "x.npz", train_images=serialised(GOOD), train_labels=labels, classes=classes)

@@ -144,6 +144,7 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_run_with_fixed_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training, resuming, loading, export, starting from a file and fine-tuning, with a smaller network of the same class."""
     monkeypatch.setitem(encoders.NETWORKS, "vit-s16-moco", make_small_vit)
