@@ -19,7 +19,7 @@ TESTS  ?= not slow
 demo: $(VENV)/demo  ## the uniformity-tolerance dilemma on small digits, in five minutes on two slow cores
 	$(BIN)/contrapose demo
 
-test: $(READY)  ## check the style and test: what every commit runs, eight minutes on two slow cores
+test: $(READY)  ## check the style and test: what every commit runs, six minutes on two slow cores
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(PYTEST) -m 'not slow and not thorough'
