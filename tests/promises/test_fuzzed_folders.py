@@ -199,7 +199,7 @@ def attempt(kind: Kind, folder: Path) -> str:
 @pytest.mark.parametrize(
     "count",
     [
-        pytest.param(10, marks=pytest.mark.thorough),
+        4,
         pytest.param(40, marks=pytest.mark.thorough),
         pytest.param(600, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
     ],

@@ -32,7 +32,7 @@ def outcomes(names: tuple[str, ...]) -> dict[str, tuple[float, str]]:
     return {name: (peak, outcome) for name, peak, outcome in lines}
 
 
-@pytest.mark.slow  # imports in another process take half a minute; tests/lab/test_memory_budget.py is quick
+@pytest.mark.thorough  # imports in another process take half a minute; tests/lab/test_memory_budget.py is quick
 @pytest.mark.timeout(1200)
 def test_a_hostile_file_takes_little_memory(promise: Promise) -> None:
     has_open_clip = find_spec("open_clip") is not None

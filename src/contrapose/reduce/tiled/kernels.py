@@ -28,13 +28,13 @@ from contrapose.reduce.kernel_math import (
     softplus_and_sigmoid,
     store_hardest,
     tile_similarities,
-    two_tile_similarities,
 )
 from contrapose.reduce.tiled.tile_math import (
     excluded_by_number,
     excluded_in_tile,
     replace_excluded,
     tile_of_program,
+    two_tile_similarities,
 )
 
 

@@ -12,8 +12,8 @@
 import triton
 import triton.language as tl
 
-from contrapose.reduce.kernel_math import LN2, LOG2E, over_temperature, two_tile_similarities
-from contrapose.reduce.tiled.tile_math import replace_excluded, tile_of_program
+from contrapose.reduce.kernel_math import LN2, LOG2E, over_temperature
+from contrapose.reduce.tiled.tile_math import replace_excluded, tile_of_program, two_tile_similarities
 
 
 @triton.jit

@@ -1,10 +1,27 @@
 # mypy: ignore-errors
-"""Triton functions that the kernels of tiles share: a program's tile, and the pairs in it that are not negatives."""
+"""Triton functions that the kernels of tiles share: a program's tile, two products of it, and its pairs that are not negatives."""
 
 import triton
 import triton.language as tl
 
-from contrapose.reduce.kernel_math import may_share_ids
+from contrapose.reduce.kernel_math import may_share_ids, tile_similarities
+
+
+@triton.jit
+def two_tile_similarities(
+    z, p, q, r, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GUIDE_WIDTH: tl.constexpr,
+    DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the same tile of z · pᵀ and of q · rᵀ, whose rows have GUIDE_WIDTH coordinates."""
+    if WIDTH == GUIDE_WIDTH:  # in one loop, so that the loads of one product run during the other
+        s, g = tl.zeros((ROWS, COLUMNS), tl.float32), tl.zeros((ROWS, COLUMNS), tl.float32)
+        for k in range(0, WIDTH, DEPTH):
+            s = tl.dot(z.load([row, k]), tl.trans(p.load([column, k])), s, input_precision=PRECISION)
+            g = tl.dot(q.load([row, k]), tl.trans(r.load([column, k])), g, input_precision=PRECISION)
+    else:
+        s = tile_similarities(z, p, row, column, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
+        g = tile_similarities(q, r, row, column, ROWS, COLUMNS, GUIDE_WIDTH, DEPTH, PRECISION)
+    return s, g
 
 
 @triton.jit
