@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton functions that the kernels of tiles share: a program's tile, two products of it, and its pairs that are not negatives."""
+"""Triton functions that the kernels of tiles share: a program's tile, two products of it, and the pairs to leave out."""
 
 import triton
 import triton.language as tl
