@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from contrapose import compiled_collectives
 from contrapose.reduce.derivatives import check_backward, refuse_transforms
 
 T = TypeVar("T")
@@ -60,7 +61,11 @@ def gather(z: Tensor, dim: int = 0, *, group: Group = None) -> Tensor:
     if not z.requires_grad:
         return _all_gather(z, group)
     refuse_transforms()
-    gathered: Tensor = _Gather.apply(z, group)
+    gathered: Tensor
+    if torch.compiler.is_compiling():
+        gathered = compiled_collectives.gather_rows(z, compiled_collectives.name_of(group), world_size(group))
+    else:
+        gathered = _Gather.apply(z, group)
     return gathered
 
 
@@ -111,7 +116,11 @@ class _Gather(torch.autograd.Function):
 
 def sum_over_ranks(x: Tensor, group: Group = None) -> Tensor:
     """Return the sum of `x` over all processes, with exact gradients: every process's loss depends on every `x`."""
-    summed: Tensor = _SumOverRanks.apply(x, group)
+    summed: Tensor
+    if torch.compiler.is_compiling():
+        summed = compiled_collectives.sum_over_ranks(x, compiled_collectives.name_of(group))
+    else:
+        summed = _SumOverRanks.apply(x, group)
     return summed
 
 

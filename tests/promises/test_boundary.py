@@ -26,6 +26,7 @@ LAYERS = (
     "child_processes",
     "randomness",
     "reduce",
+    "compiled_collectives",
     "distributed",
     "pairs",
     "embeddings",
