@@ -28,7 +28,7 @@ from contrapose.lab.training import Run, Trainer, drain
 from contrapose.lab.training.build import build_loss
 from contrapose.lab.training.context import StepContext
 from contrapose.lab.training.eager import EagerSteps
-from contrapose.lab.training.graphed import GraphedSteps, TensorStep, compilation_pays, graph_obstacle
+from contrapose.lab.training.graphed import GraphedSteps, TensorStep, graph_obstacle
 from contrapose.lab.training.optimisers import optimiser as build_optimiser
 from contrapose.lab.training.stops import StopRequests
 from contrapose.losses import CATALOGUE, Loss, balanced, dino, macl, moco_v3, nt_xent
@@ -109,11 +109,6 @@ def test_a_tensor_step_equals_the_eager_step(change: dict[str, Any], accumulate:
         torch.testing.assert_close(ours.detach(), eager, rtol=1e-3, atol=1e-5)
     assert step.failed_at() == -1
     assert int(step.place) == trainer.steps_per_epoch
-
-
-def test_long_runs_are_compiled() -> None:
-    assert not compilation_pays(400 * 31 * 0.0086)  # 8,000 photographs for 400 epochs: two minutes
-    assert compilation_pays(200 * 390 * 0.0055)  # CIFAR-10 for 200 epochs: seven minutes
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import gc
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Generator
-from functools import lru_cache
 from importlib.util import find_spec
 from itertools import repeat
 
@@ -24,8 +22,9 @@ from torch import Tensor
 
 from contrapose.lab.cuda.graphs import WARMUP_STEPS, GraphedStep
 from contrapose.lab.cuda.streams import side_stream
-from contrapose.lab.modalities.source import KernelViewMaker, StagedReader
+from contrapose.lab.modalities.source import StagedReader
 from contrapose.lab.optim import LARS
+from contrapose.lab.training.compilation import LONG_EPOCH, Compilation, view_function
 from contrapose.lab.training.context import OnStep, StepContext
 from contrapose.lab.training.optimisers import gradient_norm, learning_rate, set_learning_rate
 from contrapose.lab.training.stops import Diverged
@@ -34,10 +33,6 @@ from contrapose.lab.training.stops import Diverged
 # step is captured in the first turn, since another run may reset the compiled code (the views are then compiled once more, for
 # the first batch of an epoch).
 _TURN = max(4, WARMUP_STEPS)
-# On an H200, compilation took 22 to 44 seconds and made steps 27 to 36 % shorter (ResNet-18, ResNet-50 and ViT-S/16 at 224
-# pixels); other hosts may take longer.
-_COMPILATION_SECONDS, _SHORTER_BY = 60.0, 0.25
-_LONG_EPOCH = 300.0  # seconds after which a run is compiled within an epoch; otherwise it is compiled between epochs
 _WINDOW = (
     5 * _TURN
 )  # steps between checks of the loss; the loss is one window old, so that the host never waits for the GPU
@@ -62,11 +57,6 @@ def graph_obstacle(context: StepContext) -> str:
     if not context.criterion.can_capture:
         return "the loss has a scheduled setting that cannot be captured"
     return "" if find_spec("triton") is not None else "the compiler needs Triton"
-
-
-def compilation_pays(seconds: float) -> bool:
-    """Return whether compilation saves more time than it takes, if the rest of the run takes `seconds` without it."""
-    return seconds * _SHORTER_BY > _COMPILATION_SECONDS
 
 
 class TensorStep:
@@ -173,59 +163,23 @@ class GraphedSteps:
     def __init__(self, context: StepContext) -> None:
         _free_graphs()
         self.context = context
-        self.step = TensorStep(context, _view_function(context))
+        self.step, self.compilation = TensorStep(context, view_function(context)), Compilation(context)
         if not torch.are_deterministic_algorithms_enabled():
             torch.backends.cudnn.benchmark = True
         self.one = GraphedStep(self.step, context.device, context.log)
-        self.is_compiled = self.is_reported = False
-        self.step_seconds: float | None = None  # measured in the last epoch, after the capture
 
     def compile(self) -> None:
         """Compile augmentation and encoders; the next steps do it, and are captured again."""
-        context, run = self.context, self.context.run
-        _compile_for(
-            run.framework,
-            run.encoder,
-            run.text_encoder,
-            run.text_length,
-            run.size,
-            run.head,
-            run.width,
-            run.norm_splits,
-            run.norm_views,
-            run.symmetric,
-            run.views,
-            run.view_count,
-            run.batch,
-            run.precision,
-        )
-        if not (isinstance(context.views, KernelViewMaker) and context.views.uses_kernels(context.device)):
-            self.step.views = torch.compile(self.step.views, dynamic=False)
-        context.network.compile_encoders()
-        # torch advises to round float32 products, which would change the numbers of a run; `--precision bf16` is the choice here.
-        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
+        self.step.views = self.compilation.compile()
         # The same stream is used again, because autograd's nodes for the parameters may still belong to it.
         self.one.discard()
-        context.latest = None  # its autograd graph has memory of the discarded CUDA graph
+        self.context.latest = None  # its autograd graph has memory of the discarded CUDA graph
         _free_graphs()
-        self.is_compiled = True
 
     def _compile_if_it_pays(self, step: int) -> None:
         """Compile if the run's steps from `step` on are expected to become shorter by more than the compilation takes."""
-        if self.is_compiled or self.step_seconds is None:
-            return
-        left = (self.context.run.epochs * self.context.steps_per_epoch - step) * self.step_seconds
-        if compilation_pays(left):
-            now = f"a step takes {1000 * self.step_seconds:.1f} ms, and the steps left {left / 60:.0f} min"
-            self.context.log(f"compiling, which takes about a minute: {now}")
+        if self.compilation.pays(step):
             self.compile()
-
-    def _measure(self, steps: int, seconds: float) -> None:
-        """Keep the length of a step; the first time after a compilation, log it."""
-        before, self.step_seconds = self.step_seconds, seconds / steps
-        if self.is_compiled and before is not None and not self.is_reported:
-            self.is_reported = True
-            self.context.log(f"compiled: a step takes {1000 * self.step_seconds:.1f} ms, {1000 * before:.1f} ms before")
 
     def epoch(self, epoch: int, first: int, on_step: OnStep) -> Generator[None, None, list[float]]:
         """Take the epoch's steps from `first` on, until the epoch or a signal ends them, and return their losses.
@@ -252,8 +206,8 @@ class GraphedSteps:
                         recent = recent_loss.look(place)
                     if recent is not None:
                         on_step(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
-                    if measured is not None and time.perf_counter() - measured[1] > _LONG_EPOCH:
-                        self._measure(place + 1 - measured[0], time.perf_counter() - measured[1])
+                    if measured is not None and time.perf_counter() - measured[1] > LONG_EPOCH:
+                        self.compilation.measure(place + 1 - measured[0], time.perf_counter() - measured[1])
                         measured = None
                         self._compile_if_it_pays(epoch * self.context.steps_per_epoch + place + 1)
                 if (place + 1 - first) % _TURN == 0:
@@ -263,7 +217,7 @@ class GraphedSteps:
             self.step.coming.close()
             self.one.stream.synchronize()  # even if the run ends here, since other runs reuse its memory
         if measured is not None and stop > measured[0]:
-            self._measure(stop - measured[0], time.perf_counter() - measured[1])
+            self.compilation.measure(stop - measured[0], time.perf_counter() - measured[1])
         failed = self.step.failed_at()
         if failed >= 0:
             step = epoch * self.context.steps_per_epoch + failed + 1
@@ -300,24 +254,12 @@ def _nothing() -> Generator[list[Tensor], None, None]:
     yield from ()
 
 
-def _view_function(context: StepContext) -> Callable[..., list[Tensor]]:
-    """Return the function that makes views of raw samples, or of what the reader has staged."""
-    reader = context.reader
-    return reader.finish if isinstance(reader, StagedReader) and reader.resident is None else context.views.train
-
-
 def _keep(kept: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:
     """Copy tensors to the addresses of `kept`, or to new ones if it is empty, and return them."""
     kept = kept or [torch.empty_like(tensor) for tensor in tensors]
     for own, tensor in zip(kept, tensors, strict=True):
         own.copy_(tensor)
     return kept
-
-
-@lru_cache(maxsize=1)
-def _compile_for(*settings: object) -> None:
-    """Reset the compiler unless the previous run had the same settings (networks, views, sizes) and can share its code."""
-    torch._dynamo.reset()
 
 
 class _DelayedLoss:

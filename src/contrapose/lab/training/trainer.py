@@ -29,7 +29,7 @@ from contrapose.lab.training.defaults import resolve
 from contrapose.lab.training.eager import EagerSteps
 from contrapose.lab.training.epoch_evaluation import EpochEvaluation
 from contrapose.lab.training.findings import RunDoctor
-from contrapose.lab.training.graphed import GraphedSteps, graph_obstacle
+from contrapose.lab.training.graphed import GraphedSteps
 from contrapose.lab.training.heartbeat import rank_failures
 from contrapose.lab.training.model import Model, model_of
 from contrapose.lab.training.optimisers import optimiser
@@ -42,6 +42,7 @@ from contrapose.lab.training.run import Run
 from contrapose.lab.training.shards import check_shard, decision_of_first
 from contrapose.lab.training.solved import SolvedWatch
 from contrapose.lab.training.sources import check_init, check_same_data, describe_data, find_file
+from contrapose.lab.training.steps import choose_steps
 from contrapose.lab.training.stops import Solved, Stopped, StopRequests, signals
 from contrapose.lab.training.threads import choose_threads, fixed_threads, with_fixed_threads
 from contrapose.lab.workers import TIMEOUT, worker_failures
@@ -309,15 +310,10 @@ class Trainer:
         return bool(unwritten)
 
     def _choose_steps(self) -> None:
-        """Capture the whole step in a CUDA graph if possible, otherwise use eager steps; on a GPU, log which is used."""
+        """On a GPU, take the fastest steps that are possible."""
         if self.device.type != "cuda" or not self.fast:
             return
-        obstacle = graph_obstacle(self.context)
-        if obstacle:
-            self.log(f"running eagerly, since {obstacle}")
-            return
-        self.log("using one CUDA graph for the whole step")
-        self.steps = GraphedSteps(self.context)
+        self.steps = choose_steps(self.context)
         # Networks are compiled for the batch size of training; evaluation must not compile them again for its own.
         self.model.evaluate_in(lambda: torch.compiler.set_stance("force_eager"))
 
