@@ -1,18 +1,21 @@
-"""Self-supervised CIFAR-10: from random weights to 90 % in TIME seconds on one GPU, without a label in training.
+"""Self-supervised CIFAR-10: from random weights to 90 % in 137 seconds on one NVIDIA H200, without a label in training.
 
-The score is that of a public race (github.com/dkobak/simclr-cifar10): scikit-learn's 10-nearest-neighbour classifier with
-cosine distance on the encoder's output, trained on the training images and tested on the test images.
+90.15 % (4 runs: 90.07 to 90.27), torch 2.11.0+cu130. The score is that of a public race (github.com/dkobak/simclr-cifar10):
+scikit-learn's 10-nearest-neighbour classifier with cosine distance on the encoder's output, trained on the training images and
+tested on the test images. Seconds are wall-clock time from the first training step to the score, with the encoding of all
+images and the classifier; compilation (13 to 42 s) comes before and is printed apart.
 
     python examples/race.py --data cifar10.npz --seeds 0 1 2 3 4 --log race.jsonl
-    python examples/race.py --loss dystress            # any loss of the catalogue; without --data, torchvision downloads CIFAR-10
+    python examples/race.py --loss dystress            # another loss; without --data, torchvision downloads CIFAR-10
 
-Seconds are wall-clock time from the first training step to the score, with the encoding of all images and the classifier;
-compilation comes before and is printed apart. What makes it fast, with what each part gave: results/README.md.
+What makes it fast: Muon, views of 20 pixels with whole images at 40, four views of each image, NT-Xent at 0.2, and one CUDA
+graph for the whole step. results/README.md has the runs, and what each change gave.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import time
@@ -28,7 +31,7 @@ from torch import Tensor, nn
 from contrapose import Loss, views
 
 VIEWS, BATCH = 4, 512  # views of an image, and images of a step
-VIEW_SIZE, TEST_SIZE = 20, 36  # pixels: small views are cheap, and objects in crops look larger than in whole images
+VIEW_SIZE, TEST_SIZE = 20, 40  # pixels: small views are cheap, and objects in crops look larger than in whole images
 WIDTHS, HEAD = (64, 128, 256, 512), (2048, 128)  # ResNet-18, whose first layer keeps the resolution, and a projector
 MOMENTUM, MATRIX_RATE, ADAM_RATE, WARMUP = 0.9, 0.035, 2e-3, 0.05
 SMALLEST_CROP, GRAY = 0.15, 0.2
@@ -261,6 +264,16 @@ class Training:
         return torch.cat(outputs)
 
 
+def weighted_vote(features: Tensor, labels: Tensor, test: Tensor, test_labels: Tensor) -> float:
+    """Return the accuracy, in per cent, of 200 neighbours with weights e^{s / 0.1}, as in lightly's benchmark."""
+    features, correct = F.normalize(features), 0
+    for batch, batch_labels in zip(F.normalize(test).split(1000), test_labels.split(1000), strict=True):
+        nearest = (batch @ features.T).topk(min(200, len(features)))
+        votes = F.one_hot(labels[nearest.indices], 10) * (nearest.values[..., None] / 0.1).exp()
+        correct += int((votes.sum(1).argmax(1) == batch_labels).sum())
+    return 100 * correct / len(test)
+
+
 def share_of_rate(progress: float) -> float:
     """Return the learning rate as a share of its largest value: a short linear rise, then a linear fall to 0."""
     return progress / WARMUP if progress < WARMUP else (1 - progress) / (1 - WARMUP)
@@ -290,13 +303,14 @@ def train(data: list[Tensor], loss: str, epochs: float, seed: int, batch: int = 
         training.rate.fill_(MATRIX_RATE * share)
         training.adam_rate.fill_(ADAM_RATE * share)
         training.step()
-    features, test_features = training.features(images).cpu().numpy(), training.features(test).cpu().numpy()
+    features, test_features = training.features(images), training.features(test)
     trained = time.perf_counter()
-    classifier = KNeighborsClassifier(n_neighbors=10, metric="cosine").fit(features, labels.cpu().numpy())
-    accuracy = 100 * classifier.score(test_features, test_labels.cpu().numpy())
+    classifier = KNeighborsClassifier(n_neighbors=10, metric="cosine").fit(features.cpu().numpy(), labels.cpu().numpy())
+    accuracy = 100 * classifier.score(test_features.cpu().numpy(), test_labels.cpu().numpy())
     end = time.perf_counter()
     times = {"seconds": end - start, "classifier_seconds": end - trained, "compilation_seconds": start - begin}
-    return {"seed": seed, "accuracy": accuracy} | {name: round(value, 2) for name, value in times.items()}
+    scores = {"accuracy": accuracy, "knn200": weighted_vote(features, labels, test_features, test_labels)}
+    return {"seed": seed} | {name: round(value, 2) for name, value in (scores | times).items()}
 
 
 def main() -> None:
@@ -306,24 +320,29 @@ def main() -> None:
         "--data", default="", help=".npz file with train_images, train_labels, test_images and test_labels"
     )
     parser.add_argument(
-        "--loss", default="nt_xent(temperature=0.2)", help="a loss of the catalogue, with or without settings"
+        "--loss", default="nt_xent(temperature=0.2)", help="a loss of pairs, by name, with or without settings"
     )
-    parser.add_argument("--epochs", type=float, default=120, help="passes over the images, with VIEWS views of each")
+    parser.add_argument("--epochs", type=float, default=130, help="passes over the images, with VIEWS views of each")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--log", type=Path, help="file to which a line for each run is added, with this source")
+    parser.add_argument(
+        "--log", type=Path, help="file to which a line for each run is added, with the git hash of this file"
+    )
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
     machine = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    setting = {"loss": options.loss, "epochs": options.epochs, "machine": machine, "torch": torch.__version__}
+    source = Path(__file__).read_bytes()
+    setting = {
+        "loss": options.loss, "epochs": options.epochs, "test_size": TEST_SIZE, "machine": machine, "torch": torch.__version__,
+        "source": hashlib.sha1(b"blob %d\0" % len(source) + source).hexdigest(),  # `git show` prints the file
+    }  # fmt: skip
     data, results = load(options.data, device), []
     for seed in options.seeds:
         results.append(train(data, options.loss, options.epochs, seed))
         print(json.dumps(results[-1]), flush=True)
         if options.log:
-            line = {**results[-1], **setting, "source": Path(__file__).read_text()}
             with options.log.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(json.dumps(results[-1] | setting) + "\n")
     scores = torch.tensor([[result["accuracy"], result["seconds"]] for result in results])
     spread = f" ± {scores[:, 0].std():.2f}" if len(results) > 1 else ""
     accuracy, seconds = scores.mean(0).tolist()

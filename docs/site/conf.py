@@ -46,6 +46,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
     "filename_pattern": r"\.py$",
+    "ignore_pattern": r"race\.py$",  # needs a GPU and CIFAR-10
     "within_subsection_order": ExplicitOrder(GALLERY),
     "abort_on_example_error": True,
     "capture_repr": (),
