@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Signature, signature
@@ -15,8 +15,7 @@ from torch import Tensor
 from contrapose.embeddings import Embeddings
 from contrapose.losses.catalogue import Method
 from contrapose.losses.objective import Traits, batch_of, replace_first, traits_of
-from contrapose.pairs import AnyPairs
-from contrapose.pairs.prefix import prefix, width_of
+from contrapose.pairs.prefix import prefixes, width_of
 from contrapose.validate import check_count, check_number
 
 
@@ -32,8 +31,8 @@ class Nested:
         """Return Σ_d w_d L(z[:d])."""
         whole = batch_of(self.base.func, batch, *more)
         _check_width(self.dims, whole.z.shape[-1] if isinstance(whole, Embeddings) else width_of(whole))
-        parts = zip(self.weights, self.dims, strict=True)
-        values = [weight * self.base(_prefix(whole, width), **settings) for weight, width in parts]
+        parts = _embeddings(whole, self.dims) if isinstance(whole, Embeddings) else prefixes(whole, self.dims)
+        values = [weight * self.base(part, **settings) for weight, part in zip(self.weights, parts, strict=True)]
         return torch.stack(values).sum(0)
 
     @property
@@ -104,11 +103,10 @@ def _partial(objective: Callable[..., Tensor] | Method | str) -> partial[Tensor]
     return objective if isinstance(objective, partial) else partial(objective)
 
 
-def _prefix(batch: AnyPairs | Embeddings, width: int) -> AnyPairs | Embeddings:
-    if not isinstance(batch, Embeddings):
-        return prefix(batch, width)
-    target = None if batch.target is None else batch.target[..., :width]
-    return replace(batch, z=batch.z[..., :width], target=target)
+def _embeddings(batch: Embeddings, widths: tuple[int, ...]) -> Iterator[Embeddings]:
+    for width in widths:
+        target = None if batch.target is None else batch.target[..., :width]
+        yield replace(batch, z=batch.z[..., :width], target=target)
 
 
 def _check_dims(dims: Sequence[int]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from contrapose.pairs.kinds import AnyPairs
 from contrapose.pairs.pairs import Pairs
 from contrapose.pairs.ring import RingPairs
-from contrapose.reduce import KernelInputs
+from contrapose.reduce import KernelInputs, NestedPrefixes, Prefix
 from contrapose.reduce.unit import same_tensor, unit, unit_views
 
 
@@ -26,6 +27,19 @@ def width_of(pairs: AnyPairs) -> int:
     if pairs.similarity == "neg_euclid":
         raise ValueError("pairs: expected similarity='cosine' or 'dot' for prefixes of embeddings, got 'neg_euclid'")
     return pairs.anchor.shape[1] if pairs.positive_rows is None else pairs.positive_rows.shape[2]
+
+
+def prefixes(pairs: AnyPairs, widths: Sequence[int]) -> Iterator[AnyPairs]:
+    """Yield the pairs of the first `width` coordinates for each width, ascending."""
+    nested = None
+    if isinstance(pairs, Pairs):
+        nested = NestedPrefixes(pairs.anchor, pairs.pool, pairs.kernel_inputs.bf16_anchor, tuple(widths))
+    for index, width in enumerate(widths):
+        short = prefix(pairs, width)
+        if nested is not None and isinstance(short, Pairs):
+            inputs = replace(short.kernel_inputs, prefix=Prefix(nested, index))
+            short = replace(short, kernel_inputs=inputs)
+        yield short
 
 
 def prefix(pairs: AnyPairs, width: int) -> AnyPairs:

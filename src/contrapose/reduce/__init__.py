@@ -21,6 +21,7 @@ from contrapose.reduce.exponent import KernelProfile
 from contrapose.reduce.logit import HardnessLogit, Logit, Scale, TemperatureLogit
 from contrapose.reduce.means import group_counts, group_sums
 from contrapose.reduce.path import PATHS, PRECISIONS, memory, path
+from contrapose.reduce.prefixes import NestedPrefixes, Prefix
 from contrapose.reduce.soft import Differences, GuideProducts, Scores, SoftSums
 from contrapose.reduce.statistics import (
     Count,
@@ -56,6 +57,8 @@ __all__ = [
     "Maximum",
     "Mean",
     "Nearest",
+    "NestedPrefixes",
+    "Prefix",
     "Scale",
     "Scores",
     "Selection",

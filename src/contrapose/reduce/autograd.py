@@ -17,6 +17,7 @@ from contrapose.reduce.exponent import Exponent, exponent
 from contrapose.reduce.heads import CrossEntropy, Head, Number, Sigmoid
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.means import means
+from contrapose.reduce.prefixes import Prefix
 from contrapose.reduce.request import (
     TOTAL,
     TOTAL_AND_EXPECTATION,
@@ -125,6 +126,8 @@ def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
         factor = cast(float, cpu.constant_scale(statistics, selection))
         sums = cpu.request_sums(anchor, pool, selection, factor)
         return _apply(cpu.CPU, sums, plain_operands(anchor, pool), anchor, pool)
+    if choice.prefix is not None:
+        return (_prefix_in_kernels(choice.prefix, selection, statistics[0], choice.precision),)
     if not choice.groups:
         return _soft_in_kernels(source, anchor, pool, statistics, choice)
     return _in_kernels(source, anchor, pool, statistics, choice)
@@ -189,6 +192,24 @@ def _soft_in_kernels(
     )  # fmt: skip
     operands = kernel_operands(anchor, pool, choice.precision, source.kernel_inputs.bf16_anchor, tile_width(d))
     return _apply(SOFT, request, operands, anchor, pool, soft.logit.learned and phi.factor)
+
+
+def _prefix_in_kernels(prefix: Prefix, selection: Selection, statistic: Statistic, precision: str) -> Tensor:
+    """Return the log-sum-exps of one prefix, from kernels that compute those of all prefixes for the first one."""
+    from contrapose.reduce.tiled.launch import tile_width
+    from contrapose.reduce.tiled.prefixes import PREFIXES, PrefixRequest
+
+    nested, d = prefix.nested, prefix.nested.anchor.shape[1]
+    assert statistic.logit is not None
+    phi = exponent(statistic.logit, len(nested.anchor), nested.anchor)
+    assert phi is not None
+    totals = nested.totals(phi, selection)
+    if totals is None:
+        request = PrefixRequest(phi, selection.contiguous(), precision, d, nested.widths)
+        operands = kernel_operands(nested.anchor, nested.pool, precision, nested.bf16_anchor, tile_width(d))
+        totals = _apply(PREFIXES, request, operands, nested.anchor, nested.pool)
+        nested.computed.append((phi, selection, totals))
+    return totals[prefix.index]
 
 
 def _kernel_inputs(

@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from contrapose.reduce.prefixes import Prefix
+
 ALL = slice(None)
 
 
@@ -109,6 +111,7 @@ class KernelInputs:
         None  # (n, d): the anchors in bf16, if they are also the pool and have already been rounded
     )
     id_period: int = 1  # the id of each anchor and pool row is its number modulo this; 1 if ids are not known to be so
+    prefix: Prefix | None = None  # if anchors and pool are prefixes of embeddings of which others are compared, too
 
 
 class Source(Protocol):

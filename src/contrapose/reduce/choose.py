@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +19,7 @@ from contrapose.reduce.hardware import has_kernels
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.matrix_blocks import both_directions
 from contrapose.reduce.path import NOTHING, forced
+from contrapose.reduce.prefixes import Prefix
 from contrapose.reduce.request import Group, group_by_exponent
 from contrapose.reduce.soft import GuideProducts, SoftSums
 from contrapose.reduce.statistics import Count, LogSumExp, Mean, Statistic
@@ -26,6 +28,8 @@ from contrapose.reduce.unit import same_tensor
 # Largest matrices for plain autograd, on a CPU and on a GPU: at this size, time depends on the number of operations only.
 _SMALL = {False: 2**18, True: 2**20}
 MAX_FUSED_WIDTH = 256  # up to this width a program keeps its rows and their gradient in registers
+MAX_PREFIXES = 6  # up to this number a program keeps the weights of all prefixes in registers
+PREFIX_STEP = 32  # coordinates that kernels multiply at a time, at least; no prefix ends in between
 MAX_WIDTH = 2048  # up to this width kernels are tested; wider embeddings are reduced in blocks
 
 
@@ -37,6 +41,7 @@ class EngineChoice:
     reason: str
     precision: str = ""  # of the products in kernels
     groups: tuple[Group | None, ...] = ()  # of statistics that kernels compute
+    prefix: Prefix | None = None  # if kernels compute the statistics of all prefixes in one pass
 
     def __str__(self) -> str:
         return f"{self.name}: {f'{self.precision}, ' if self.precision else ''}{self.reason}"
@@ -90,12 +95,15 @@ def _choose(source: Source, statistics: tuple[Statistic, ...]) -> EngineChoice:
     if only_means and forced() == NOTHING:
         return _MEANS
     precision = kernel_precision(source, anchor)
+    obstacle = one_pass_obstacle(source, statistics, precision)
+    if not obstacle and precision is not None:
+        return EngineChoice("tiled", _ONE_PASS, precision, prefix=source.kernel_inputs.prefix)
     if precision is not None and fits_kernels(anchor, pool) and _fits_ceiling(selection, anchor, pool):
         groups = group_by_exponent(statistics, anchor)
         # The number of negatives below a ceiling is not known before the kernel.
         if groups is not None and (selection.ceiling is None or None not in groups):
             name = kernel_engine(source, anchor, pool)
-            return EngineChoice(name, _KERNEL_REASONS[name], precision, tuple(groups))
+            return EngineChoice(name, _kernel_reason(name, source, obstacle), precision, tuple(groups))
         if _guide_of(source, statistics) is not None:
             return EngineChoice("tiled", _SOFT, precision)
     if _needs_autograd(statistics, anchor, pool):
@@ -165,10 +173,44 @@ def choose_one_node(source: Source, similarity: Tensor, logit: Logit, *, sigmoid
         return None
     if sigmoid:
         return _note(EngineChoice("tiled", _SIGMOID, precision)) if selection.keeps_all else None
-    if not _fits_ceiling(selection, anchor, pool):
+    obstacle = one_pass_obstacle(source, (LogSumExp(logit),), precision)
+    if not obstacle or not _fits_ceiling(selection, anchor, pool):
         return None
     name = kernel_engine(source, anchor, pool)
-    return _note(EngineChoice(name, _KERNEL_REASONS[name], precision))
+    return _note(EngineChoice(name, _kernel_reason(name, source, obstacle), precision))
+
+
+def one_pass_obstacle(source: Source, statistics: tuple[Statistic, ...], precision: str | None) -> str:
+    """Return why one pass cannot compute these statistics for all prefixes of the embeddings; empty if it can."""
+    prefix, selection, anchor = source.kernel_inputs.prefix, source.selection, source.anchor
+    if prefix is None or anchor is None:
+        return "these are not one of several prefixes"
+    nested = prefix.nested
+    if precision is None or not fits_kernels(nested.anchor, nested.pool):
+        return "the device, the context or the embeddings do not allow kernels"
+    if not 2 <= len(nested.widths) <= MAX_PREFIXES:
+        return f"there are {len(nested.widths)} prefixes, and not 2 to {MAX_PREFIXES}"
+    if math.gcd(*nested.widths) % PREFIX_STEP:
+        return f"not all widths are multiples of {PREFIX_STEP}"
+    if anchor.shape[1] != nested.widths[prefix.index]:
+        return "an anchor consists of two vectors"
+    if len(statistics) != 1 or not isinstance(statistics[0], LogSumExp):
+        return "the loss needs more than one log-sum-exp"
+    if selection is None or not selection.keeps_all:
+        return "not all rows with other ids are negatives"
+    phi = exponent(statistics[0].logit, len(anchor), anchor)
+    if phi is None or not phi.is_bounded:
+        return "no constant bounds the exponent"
+    # The settings of all prefixes are the same. If an objective still computes something else for each, this would repeat
+    # all prefixes for every one.
+    if prefix.index and nested.totals(phi, selection) is None:
+        return "the first prefix requested another statistic"
+    return ""
+
+
+def _kernel_reason(name: str, source: Source, obstacle: str) -> str:
+    reason = _KERNEL_REASONS[name]
+    return reason if source.kernel_inputs.prefix is None else f"{reason}; a pass for each prefix, since {obstacle}"
 
 
 _CPU = EngineChoice("cpu", "a log-sum-exp of s / τ on a CPU, with τ a number")
@@ -179,6 +221,7 @@ _AUTOGRAD_VALUES = EngineChoice("autograd", "similarity values were given, which
 _AUTOGRAD_LEARNED = EngineChoice("autograd", "the temperature is a function with parameters of its own")
 _AUTOGRAD_SMALL = EngineChoice("autograd", "the matrix is so small that plain operations are the fastest")
 _SOFT = "a softmax and a guide's soft targets in one pass"
+_ONE_PASS = "all prefixes of the embeddings in one pass"
 _SIGMOID = "a sum of sigmoid losses and its gradient in one pass"
 _KERNEL_REASONS = {
     "fused": f"Triton kernels for widths up to {MAX_FUSED_WIDTH}",

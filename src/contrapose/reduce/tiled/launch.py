@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -90,16 +91,18 @@ class TileLaunch:
         block: MatrixBlock,
         *buffers: Tensor,
         out: Tensor | None = None,
+        out_tiles: Sequence[tuple[int, int]] | None = None,
         numbers: tuple[float, ...] = (),
         **constants: Any,
     ) -> None:
         """Call kernel(z, p, [guide,] ids, *buffers, out, the block's bounds, period, *numbers, **constants) for each tile.
 
-        `out` (rows, columns) is written tile by tile.
+        `out` (rows, columns) is written tile by tile; a kernel that writes other shapes gets `out` once for each of `out_tiles`.
         """
         buffers = (*self.ids, *buffers)
         sizes = (block.rows.start, block.rows.stop, block.columns.start, block.columns.stop, self.id_period)
-        written = () if out is None else (_descriptor(out, self.rows, self.columns),)
+        shapes = out_tiles or ((self.rows, self.columns),)
+        written = () if out is None else tuple(_descriptor(out, *shape) for shape in shapes)
         constants = self.constants | constants | {
             "COLUMNS_ARE_ANCHORS": block.serves_columns, "TRIANGLE": block.diagonal,
             "FULL_TILES": block.height % self.rows == 0 and block.width % self.columns == 0,
@@ -122,29 +125,36 @@ class BlockGradients:
         self.of_rows = torch.empty_like(z, dtype=torch.float32) if wants_rows else None
         # Zeros: the blocks need not cover all columns.
         self.of_columns = self.of_rows if same else torch.zeros_like(p, dtype=torch.float32) if wants_columns else None
-        self.begun: set[tuple[int, int, bool]] = set()
+        self.begun: set[tuple[int, int, int, bool]] = set()
         self.buffer: Tensor | None = None
 
-    def weights(self, block: MatrixBlock) -> Tensor:
-        """Return a buffer for ∂L/∂s of a block, (rows, columns), valid until the next block."""
+    def weights(self, block: MatrixBlock, *, rows: int | None = None) -> Tensor:
+        """Return a buffer for ∂L/∂s of a block, (rows, columns), valid until the next block; `rows`: not the block's number."""
+        height = block.height if rows is None else rows
         stride = -(-block.width // 64) * 64  # the matrix product needs rows that start at multiples of 16 bytes
         buffer = self.buffer
-        if buffer is None or buffer.numel() < block.height * stride:
-            buffer = self.buffer = self.z.new_empty((block.height, stride))
-        elif buffer.shape != (block.height, stride):
-            buffer = buffer.view(-1)[: block.height * stride].view(block.height, stride)
+        if buffer is None or buffer.numel() < height * stride:
+            buffer = self.buffer = self.z.new_empty((height, stride))
+        elif buffer.shape != (height, stride):
+            buffer = buffer.view(-1)[: height * stride].view(height, stride)
         return buffer if stride == block.width else buffer[:, : block.width]
 
-    def add(self, block: MatrixBlock, weights: Tensor) -> None:
-        """Add a block's contribution: weights · p to its rows and weightsᵀ · z to its columns; a diagonal block adds both."""
-        if self.of_rows is not None:
-            self._add_product(self.of_rows, block.rows, weights, part(self.p, block.columns))
-        if self.of_columns is not None and not block.diagonal:
-            self._add_product(self.of_columns, block.columns, weights.T, part(self.z, block.rows))
+    def add(self, block: MatrixBlock, weights: Tensor, coordinates: slice | None = None) -> None:
+        """Add a block's contribution: weights · p to its rows and weightsᵀ · z to its columns; a diagonal block adds both.
 
-    def _add_product(self, total: Tensor, rows: slice, weights: Tensor, z: Tensor) -> None:
+        With `coordinates`, only these get a contribution, and the others may have other weights.
+        """
+        if self.of_rows is not None:
+            self._add_product(self.of_rows, block.rows, weights, part(self.p, block.columns), coordinates)
+        if self.of_columns is not None and not block.diagonal:
+            self._add_product(self.of_columns, block.columns, weights.T, part(self.z, block.rows), coordinates)
+
+    def _add_product(self, total: Tensor, rows: slice, weights: Tensor, z: Tensor, coordinates: slice | None) -> None:
         # Blocks are always cut at the same rows, so the first product can overwrite uninitialised memory.
-        key, out = (rows.start, rows.stop, total is self.of_rows), part(total, rows)
+        first = 0 if coordinates is None else coordinates.start
+        key, out = (rows.start, rows.stop, first, total is self.of_rows), part(total, rows)
+        if coordinates is not None:
+            out, z = out[:, coordinates], z[:, coordinates]
         beta = float(key in self.begun or total is not self.of_rows)
         self.begun.add(key)
         precision = {} if weights.dtype == torch.float32 else {"out_dtype": torch.float32}
