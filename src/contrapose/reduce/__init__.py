@@ -12,6 +12,7 @@ number of embeddings instead of its square.
 An engine consists of two plain functions (`engine`). Two autograd functions call them (`autograd`): statistics of rows, and
 the loss of two views in one node. `choose_engine` chooses the engine, and `chosen_engines` shows the choices and the reasons.
 Two cases need no engine: similarity values and small matrices use plain autograd, and means come from sums of embeddings.
+Several prefixes of the same embeddings (`nested`) can share one pass of `tiled`; `one_pass_obstacle` says why they do not.
 """
 
 from contrapose.reduce.autograd import cross_entropy_of_views, reduce_rows, sigmoid_loss_of_views, sum_rows

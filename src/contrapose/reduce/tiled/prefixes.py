@@ -34,7 +34,7 @@ _TILES: dict[str, Tile] = {
     "tf32x3": (64, 64, 32, 4, 2),
     "ieee": (64, 64, 32, 4, 2),
 }
-_FORWARD_TILES = {**_TILES, "bf16": (128, 128, 64, 4, 3)}
+_FORWARD_TILES = {**_TILES, "bf16": (128, 128, 64, 4, 3), "tf32": (128, 128, 32, 4, 3)}
 
 
 @dataclass(frozen=True, eq=False)
