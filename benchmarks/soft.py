@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from functools import partial
-from unittest.mock import patch
 
 import torch
 from fused import write_record
@@ -22,7 +21,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from contrapose.losses import clip, nested, nt_xent, soft_nt_xent
 from contrapose.pairs import cross, guide_targets, guided, self_guided, two_views
-from contrapose.reduce import choose, path
+from contrapose.reduce import path
 from contrapose.temperature import arctanh
 
 LossOf = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # two towers, and a guide's two towers
@@ -101,11 +100,9 @@ def measure(n: int, d: int, guide_width: int, names: list[str], device: str, sec
     for name in ("soft targets", "self_guided", "guided"):
         if name in steps and n <= blocks_up_to:
             steps[f"{name}, in blocks"] = partial(_in_blocks, steps[name])
-    if "nested" in steps:
-        steps["nested, a pass for each prefix"] = partial(_each_prefix, steps["nested"])
     times = median_times(steps, device, seconds)
     for name, milliseconds in times.items():
-        reference = LOSSES[name.removesuffix(", in blocks").removesuffix(", a pass for each prefix")][0]
+        reference = LOSSES[name.removesuffix(", in blocks")][0]
         ratio = milliseconds / times[reference] if reference in times else None
         write_record(
             loss=name, n=n, d=d, guide=guide_width, ms=round(milliseconds, 3), reference=reference,
@@ -115,11 +112,6 @@ def measure(n: int, d: int, guide_width: int, names: list[str], device: str, sec
 
 def _in_blocks(step: Callable[[], None]) -> None:
     with path("blocks"):
-        step()
-
-
-def _each_prefix(step: Callable[[], None]) -> None:
-    with patch.object(choose, "MAX_PREFIXES", 0):
         step()
 
 

@@ -62,10 +62,9 @@ def nested(
 
         criterion = Loss(nested(nt_xent, dims=(64, 128, 256, 768)), temperature=0.05)
 
-    Every objective of pairs or of embeddings can be nested, except those that keep a state per sample. On a GPU, one pass over
-    the similarities serves all prefixes if the objective is a softmax over all negatives with a fixed temperature and the
-    widths are multiples of 32; otherwise each prefix is a pass of its own. What is added to a loss in text, such as a
-    regulariser, sees the whole embeddings.
+    Every objective of pairs or of embeddings can be nested, except those that keep a state per sample. Each prefix is a
+    pass of its own over the similarities, of its own width. What is added to a loss in text, such as a regulariser, sees the
+    whole embeddings.
 
     objective   `nt_xent` or another objective, a method, `CATALOGUE["dystress"]`, or either as text
     dims        widths of the prefixes, ascending; include the full width if it is used too

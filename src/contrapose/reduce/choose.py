@@ -185,6 +185,8 @@ def one_pass_obstacle(source: Source, statistics: tuple[Statistic, ...], precisi
     prefix, selection, anchor = source.kernel_inputs.prefix, source.selection, source.anchor
     if prefix is None or anchor is None:
         return "these are not one of several prefixes"
+    if forced().path not in ("fused", "tiled"):
+        return "one for all has not been timed on a GPU yet (path('tiled') chooses it)"
     nested = prefix.nested
     if precision is None or not fits_kernels(nested.anchor, nested.pool):
         return "the device, the context or the embeddings do not allow kernels"
