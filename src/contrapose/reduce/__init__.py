@@ -16,13 +16,12 @@ Several prefixes of the same embeddings (`nested`) can share one pass of `tiled`
 """
 
 from contrapose.reduce.autograd import cross_entropy_of_views, reduce_rows, sigmoid_loss_of_views, sum_rows
-from contrapose.reduce.block import ALL, Block, Ceiling, KernelInputs, Selection, Source
+from contrapose.reduce.block import ALL, Block, Ceiling, KernelInputs, NestedPrefixes, Prefix, Selection, Source
 from contrapose.reduce.choose import EngineChoice, choose_engine, chosen_engines
 from contrapose.reduce.exponent import KernelProfile
 from contrapose.reduce.logit import HardnessLogit, Logit, Scale, TemperatureLogit
 from contrapose.reduce.means import group_counts, group_sums
 from contrapose.reduce.path import PATHS, PRECISIONS, memory, path
-from contrapose.reduce.prefixes import NestedPrefixes, Prefix
 from contrapose.reduce.soft import Differences, GuideProducts, Scores, SoftSums
 from contrapose.reduce.statistics import (
     Count,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from contrapose.reduce import cpu
-from contrapose.reduce.block import Selection, Source
+from contrapose.reduce.block import Prefix, Selection, Source
 from contrapose.reduce.blocks import BLOCKS, by_autograd, request_blocks
 from contrapose.reduce.choose import EngineChoice, choose_engine, choose_one_node, choose_sum
 from contrapose.reduce.derivatives import check_backward, refuse_transforms
@@ -17,7 +17,6 @@ from contrapose.reduce.exponent import Exponent, exponent
 from contrapose.reduce.heads import CrossEntropy, Head, Number, Sigmoid
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.means import means
-from contrapose.reduce.prefixes import Prefix
 from contrapose.reduce.request import (
     TOTAL,
     TOTAL_AND_EXPECTATION,
@@ -203,12 +202,12 @@ def _prefix_in_kernels(prefix: Prefix, selection: Selection, statistic: Statisti
     assert statistic.logit is not None
     phi = exponent(statistic.logit, len(nested.anchor), nested.anchor)
     assert phi is not None
-    totals = nested.totals(phi, selection)
+    totals = nested.totals(phi.key, selection)
     if totals is None:
         request = PrefixRequest(phi, selection.contiguous(), precision, d, nested.widths)
         operands = kernel_operands(nested.anchor, nested.pool, precision, nested.bf16_anchor, tile_width(d))
         totals = _apply(PREFIXES, request, operands, nested.anchor, nested.pool)
-        nested.computed.append((phi, selection, totals))
+        nested.computed.append((phi.key, selection, totals))
     return totals[prefix.index]
 
 

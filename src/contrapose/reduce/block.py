@@ -9,8 +9,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from contrapose.reduce.prefixes import Prefix
-
 ALL = slice(None)
 
 
@@ -100,6 +98,33 @@ class Selection:
             )
             count[rows] = len(ids) - same_id
         return (count if self.hardest is None else self.hardest(count)).to(dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class NestedPrefixes:
+    """The embeddings whose prefixes a nested loss compares in the same way, and the sums that all prefixes share."""
+
+    anchor: Tensor  # (n, d)
+    pool: Tensor  # (m, d)
+    bf16_anchor: Tensor | None  # as in `KernelInputs`
+    widths: tuple[int, ...]
+    computed: list[tuple[object, Selection, tuple[Tensor, ...]]] = field(default_factory=list)
+
+    def totals(self, exponent: object, selection: Selection) -> tuple[Tensor, ...] | None:
+        """Return the log-sum-exps of each prefix, (n,) each, if a prefix has already requested them for this exponent."""
+        for known, chosen, values in self.computed:
+            same_ids = chosen.anchor_id is selection.anchor_id and chosen.pool_id is selection.pool_id
+            if same_ids and chosen.runs == selection.runs and known == exponent:
+                return values
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """One of several prefixes."""
+
+    nested: NestedPrefixes
+    index: int  # of its width
 
 
 @dataclass(frozen=True, eq=False)

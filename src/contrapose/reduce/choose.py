@@ -13,13 +13,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from contrapose.reduce import cpu
-from contrapose.reduce.block import Selection, Source
+from contrapose.reduce.block import Prefix, Selection, Source
 from contrapose.reduce.exponent import MAX_SHIFT, Exponent, exponent
 from contrapose.reduce.hardware import has_kernels
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.matrix_blocks import both_directions
 from contrapose.reduce.path import NOTHING, forced
-from contrapose.reduce.prefixes import Prefix
 from contrapose.reduce.request import Group, group_by_exponent
 from contrapose.reduce.soft import GuideProducts, SoftSums
 from contrapose.reduce.statistics import Count, LogSumExp, Mean, Statistic
@@ -205,7 +204,7 @@ def one_pass_obstacle(source: Source, statistics: tuple[Statistic, ...], precisi
         return "no constant bounds the exponent"
     # The settings of all prefixes are the same. If an objective still computes something else for each, this would repeat
     # all prefixes for every one.
-    if prefix.index and nested.totals(phi, selection) is None:
+    if prefix.index and nested.totals(phi.key, selection) is None:
         return "the first prefix requested another statistic"
     return ""
 

@@ -60,6 +60,11 @@ class Exponent:
         return self.upper_bound if self.is_bounded else 0.0
 
     @property
+    def key(self) -> tuple[float, KernelProfile | None]:
+        """What two bounded exponents have in common if they are the same function."""
+        return self.times, self.profile
+
+    @property
     def constants(self) -> dict[str, Any]:
         """The compile-time arguments that describe φ to a kernel."""
         return {"CONSTANT_SHIFT": self.is_bounded, "TEMPERATURE": self.temperature, "DETACH": self.detach}
