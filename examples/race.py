@@ -175,12 +175,12 @@ class Training:
 
     def __init__(self, images: Tensor, loss: str, batch: int) -> None:
         device = images.device
-        self.images, self.criterion, self.is_gpu = images, Loss(loss), device.type == "cuda"
+        self.images, self.criterion, self.is_gpu = images, Loss(loss).to(device), device.type == "cuda"
         self.encoder, self.projector, self.augment = (
             part.to(device, memory_format=torch.channels_last) for part in (make_encoder(), make_projector(), Augment())
         )
         by_rows: dict[int, list[Tensor]] = {}
-        rest = list(self.projector.parameters())
+        rest = [*self.projector.parameters(), *self.criterion.parameters()]  # such as a learned temperature
         for weight in self.encoder.parameters():
             is_matrix = weight.ndim == 4 and weight[0].numel() >= 512
             (by_rows.setdefault(len(weight), []) if is_matrix else rest).append(weight)
@@ -245,7 +245,8 @@ class Training:
 
     def state(self) -> list[Tensor]:
         """Return everything that a step changes, except what Adam keeps."""
-        return [*self.encoder.state_dict().values(), *self.projector.state_dict().values(), *self.averages]
+        modules = self.encoder, self.projector, self.criterion
+        return [*(value for part in modules for value in part.state_dict().values()), *self.averages]
 
     def adam_state(self) -> list[Tensor]:
         """Return what Adam keeps, which is all zeros at the beginning."""
