@@ -16,12 +16,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from contrapose.reduce.choose import MAX_FUSED_WIDTH
+
 FOLDER = Path(__file__).parent
 GPUS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LARGEST = 65536  # the measured batch whose time and memory are scaled
 FLOAT32 = 4
-# A similarity takes one matrix product in the forward pass, and three in the backward pass: itself again and two gradients. In a
-# ring, the backward pass of a block starts with its forward pass, and takes four.
+# A similarity takes one matrix product in the forward pass, and three in the backward pass: itself again and two gradients.
 FORWARD = 1 / 4
 # Copies of a block that the backward pass of a ring holds at a time, in float32: the candidates and the next ones, the gradient
 # that is sent, the one that arrives, that of this block before and after it is summed, and that of the anchors.
@@ -74,7 +75,7 @@ class Assumptions:
             f"nodes, fully used, and {self.hop:g} µs for each process that an exchange passes",
             "a collective uses every network link of a node; in a ring, a block passes one of them",
             "kernels take the measured time of a square batch with as many similarities, in proportion beyond 65,536; in a ring, "
-            "each block takes 5/4 of it, as 5 matrix products to 4",
+            f"each block takes as long, or 5/4 of it at widths up to {MAX_FUSED_WIDTH}: 5 matrix products in place of 4",
             "the exchange of a ring overlaps the kernels fully; that of gathered embeddings and their gradients, nothing",
             "memory is as measured beyond the embeddings at 65,536, plus gathered embeddings and their gradient; "
             f"in a ring, {RING_COPIES} float32 copies of a block",
@@ -199,7 +200,9 @@ class Model:
         block = self._exchanged("ring", gpus).sent / (3 * gpus - 2) / self.assumed.ring_rate(gpus)
         hop = self.assumed.hop / 1e3
         of_block = self.measured.kernels(COMPARISONS[self.measured.loss].repeats * self._rows**2)
-        forward, backward = FORWARD * of_block, of_block
+        forward = FORWARD * of_block
+        # The fused kernels compute the similarities of a block once more before its gradients.
+        backward = of_block if self.measured.width <= MAX_FUSED_WIDTH else of_block - forward
         forward_ms = (gpus - 1) * max(forward, hop + block) + forward
         # The first step sends candidates, the last one a gradient, those between them both; the last gradient goes home alone.
         backward_ms = 2 * max(backward, hop + block) + (gpus - 2) * max(backward, hop + 2 * block) + hop + block

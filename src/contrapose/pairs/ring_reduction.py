@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from contrapose.distributed import Group, pass_on, world_size
 from contrapose.pairs.negatives import Choice, Hardest, keep_hardest
-from contrapose.reduce import Block, Count, Nearest, Source, Statistic, reduce_rows
+from contrapose.reduce import Block, Count, KnownResults, Nearest, Source, Statistic, reduce_rows
 from contrapose.reduce.derivatives import check_backward
 from contrapose.reduce.statistics import learned_tensors
 from contrapose.reduce.unit import same_tensor
@@ -67,15 +68,21 @@ class _Needs(NamedTuple):
 
 
 class _BlockStatistics(torch.autograd.Function):
-    """The statistics of every block. Nothing of a block is kept for the backward pass, in which it travels again."""
+    """The statistics of every block. Of a block, only numbers per anchor are kept for the backward pass: it travels again."""
 
     @staticmethod
     def forward(ctx: Any, request: RingRequest, anchor: Tensor, pool: Tensor, *learned: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.request, ctx.learned = request, learned
         ctx.save_for_backward(anchor, pool)
-        blocks = request.route.circulate(pool)
-        return tuple(value for step, rows in blocks for value in request.values(step, anchor, rows))
+        ctx.known = []
+        values: tuple[Tensor, ...] = ()
+        for step, rows in request.route.circulate(pool):
+            known = KnownResults()
+            with known.keep() if any(ctx.needs_input_grad) else nullcontext():
+                values += request.values(step, anchor, rows)
+            ctx.known.append(known)
+        return values
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -91,7 +98,8 @@ class _BlockStatistics(torch.autograd.Function):
             moving += [d_travelling] if step and needs.pool else []
             wait = pass_on(moving, group) if moving else None
             upstream = gradients[step * count : (step + 1) * count]
-            d_rows = _add_gradients(request, total, step, anchor, travelling if step else pool, upstream, needs)
+            with ctx.known[step].use():
+                d_rows = _add_gradients(request, total, step, anchor, travelling if step else pool, upstream, needs)
             received = wait() if wait is not None else []
             if needs.pool:
                 d_travelling = d_rows[len(d_rows) - len(travelling) :]

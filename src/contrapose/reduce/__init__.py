@@ -19,6 +19,7 @@ from contrapose.reduce.autograd import cross_entropy_of_views, reduce_rows, sigm
 from contrapose.reduce.block import ALL, Block, Ceiling, KernelInputs, NestedPrefixes, Prefix, Selection, Source
 from contrapose.reduce.choose import EngineChoice, choose_engine, chosen_engines
 from contrapose.reduce.exponent import KernelProfile
+from contrapose.reduce.known_results import KnownResults
 from contrapose.reduce.logit import HardnessLogit, Logit, Scale, TemperatureLogit
 from contrapose.reduce.means import group_counts, group_sums
 from contrapose.reduce.path import PATHS, PRECISIONS, memory, path
@@ -52,6 +53,7 @@ __all__ = [
     "HardnessLogit",
     "KernelInputs",
     "KernelProfile",
+    "KnownResults",
     "LogSumExp",
     "Logit",
     "Maximum",

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from contrapose.reduce import cpu
+from contrapose.reduce import cpu, known_results
 from contrapose.reduce.block import Prefix, Selection, Source
 from contrapose.reduce.blocks import BLOCKS, by_autograd, request_blocks
 from contrapose.reduce.choose import EngineChoice, choose_engine, choose_one_node, choose_sum
@@ -46,7 +46,7 @@ class RowStatistics(torch.autograd.Function):
         _, _, _, wants_anchor, wants_pool, *wants_learned = ctx.needs_input_grad
         ctx.engine, ctx.request = engine, request
         ctx.needs = Needs(wants_anchor, wants_pool, any(wants_learned))
-        values, saved = engine.forward(operands, request, ctx.needs)
+        values, saved = known_results.forward(engine, operands, request, ctx.needs)
         ctx.save_for_backward(*saved)
         return values
 

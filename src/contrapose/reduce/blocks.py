@@ -137,4 +137,4 @@ def _all_columns(total: Tensor | None, block: Block, width: int) -> Tensor:
     return total.new_zeros((rows, width)).scatter_(1, block.columns, total)
 
 
-BLOCKS = Engine("blocks", forward, backward)
+BLOCKS = Engine("blocks", forward, backward, is_repeatable=True)

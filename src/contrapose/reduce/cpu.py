@@ -180,4 +180,4 @@ def _add_gradients(
             part(d_pool, block.columns).addmm_(weights.T, part(part(anchor, block.rows), panel))
 
 
-CPU = Engine("cpu", forward, backward)
+CPU = Engine("cpu", forward, backward, is_repeatable=True)

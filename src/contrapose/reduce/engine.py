@@ -50,12 +50,14 @@ Gradients = tuple[Tensor | None, ...]
 class Engine(Generic[Request]):
     """A way to compute statistics. `request` specifies them in the engine's own form, without large tensors.
 
-    `forward` returns the tensors that the backward pass needs, and autograd keeps them and frees them in time.
+    `forward` returns the tensors that the backward pass needs, and autograd keeps them and frees them in time. An engine is
+    repeatable if `backward` also works with what `forward` saves without any needs: operands and numbers per anchor.
     """
 
     name: str
     forward: Callable[[Operands, Request, Needs], tuple[Tensors, Tensors]]  # -> statistics, tensors for `backward`
     backward: Callable[[Request, Sequence[Tensor], Tensors, Needs], Gradients]  # saved, ∂L/∂statistics -> gradients
+    is_repeatable: bool = False
 
 
 AnyEngine = Engine[Any]

@@ -118,4 +118,4 @@ def _add_gradients(
         summed.add(block, weights)
 
 
-TILED = Engine("tiled", forward, backward)
+TILED = Engine("tiled", forward, backward, is_repeatable=True)
