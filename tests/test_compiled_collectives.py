@@ -29,6 +29,7 @@ def test_the_operators_are_registered_in_full(single_process: None) -> None:
     x = torch.randn(4, 3, requires_grad=True)
     torch.library.opcheck(compiled_collectives.sum_over_ranks, (x, ""))
     torch.library.opcheck(compiled_collectives.gather_rows, (x, "", 1))
+    torch.library.opcheck(compiled_collectives.own_rows_of_sum, (x.detach(), "", 4))
 
 
 def compare(rank: int, world_size: int, out: str) -> None:
@@ -52,6 +53,34 @@ def compare(rank: int, world_size: int, out: str) -> None:
                 results.append((loss.detach(), z1.grad, z2.grad))
             torch.testing.assert_close(*results)
     Path(out).with_suffix(f".{rank}").touch()
+
+
+def gradient(rank: int, world_size: int, out: str) -> None:
+    """Write whether the gradient of compiled code is that of the function, and whether the code came from the disk."""
+
+    def function(z: Tensor) -> Tensor:
+        return (gather(z).sin() * torch.arange(1.0, 9.0)[:, None]).square().sum()
+
+    gradients = list[Any]()
+    for called in (function, torch.compile(function)):
+        torch.manual_seed(rank)
+        z = torch.randn(4, 3, requires_grad=True)
+        called(z).backward()
+        gradients.append(z.grad)
+    known = torch._dynamo.utils.counters["aot_autograd"]["autograd_cache_hit"]
+    Path(f"{out}.{rank}").write_text(f"{torch.allclose(gradients[0], gradients[1], rtol=1e-4)} {known}")
+
+
+@pytest.mark.thorough
+def test_processes_that_share_compiled_code_on_disk_have_their_own_gradients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    for start in ("first", "second"):
+        run_in_process_group(gradient, 2, tmp_path / start)
+    found = [(tmp_path / f"{start}.{rank}").read_text().split() for start in ("first", "second") for rank in (0, 1)]
+    assert [equal for equal, _ in found] == ["True"] * 4
+    assert "0" not in (found[2][1], found[3][1])  # the second start read what the first one wrote
 
 
 @pytest.mark.thorough

@@ -58,16 +58,16 @@ def test_the_claims_are_those_of_the_recorded_runs() -> None:
 def test_the_tables_of_changes_are_those_of_the_records() -> None:
     changes = [line for line in LINES if line["kind"] == "change"]
     written = [
-        row
-        for row in (line.strip("| ").split("|") for line in SECTION.splitlines() if line[:1] == "|")
-        if len(row) == 3
+        [cell.strip() for cell in line.strip("|").split("|")] for line in SECTION.splitlines() if line[:1] == "|"
     ]
-    shown = {cells[0].strip(): cells[-1].strip() for cells in written if re.fullmatch(r" [\d.]+ ?", cells[-1])}
-    assert {line["change"] for line in changes} == {*shown}
-    for cells in written:
-        found = [line for line in changes if line["change"] == cells[0].strip()]
-        if found:
-            assert any(float(cells[-1]) == line["accuracy"]["32"] for line in found)
+    shown = [cells for cells in written if len(cells) == 3 and re.fullmatch(r"[\d.]+", cells[2])]
+    first = sum(line["series"] == 1 for line in changes)
+    for series, rows_of_series in ((1, shown[:first]), (2, shown[first:])):
+        own = [line for line in changes if line["series"] == series]
+        accuracies = [
+            (line["change"], *(f"{line['accuracy'].get(size, 0):.2f}" for size in ("24", "32"))) for line in own
+        ]
+        assert sorted((name, small or "0.00", large) for name, small, large in rows_of_series) == sorted(accuracies)
 
 
 def test_it_uses_only_what_is_public() -> None:

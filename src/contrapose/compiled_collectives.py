@@ -1,8 +1,9 @@
 """Collectives as operators with derivatives of their own, for compiled code.
 
 The compiler traces a `torch.autograd.Function` and the collectives in it. With torch 2.11, what a collective writes into a tensor
-is then lost in the backward pass, and gradients are wrong without an error. It does not look into these operators. A group is
-given by its name, since operators take no objects; empty: all processes.
+is then lost in the backward pass, and gradients are wrong without an error. It does not look into these operators. What differs
+between processes, such as the rank, is read inside them: the compiler would store it in code that all processes share on disk. A
+group is given by its name, since operators take no objects; empty: all processes.
 """
 
 from __future__ import annotations
@@ -40,6 +41,15 @@ def gather_rows(z: Tensor, group: str, size: int) -> Tensor:
     return gathered
 
 
+@torch.library.custom_op("contrapose::own_rows_of_sum", mutates_args=())
+def own_rows_of_sum(x: Tensor, group: str, rows: int) -> Tensor:
+    """Return this process's `rows` of the sum of `x` (size·rows, …) over all processes."""
+    # Twice the traffic of a reduce-scatter, which not every backend has.
+    start = dist.get_rank(_group(group)) * rows
+    summed: Tensor = sum_over_ranks(x, group)
+    return summed[start : start + rows].clone()
+
+
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.rows, ctx.group = len(inputs[0]), inputs[1]
 
@@ -49,12 +59,11 @@ def _summed(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
 
 
 def _own_rows(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-    # Twice the traffic of a reduce-scatter, which not every backend has.
-    start = dist.get_rank(_group(ctx.group)) * ctx.rows
-    return sum_over_ranks(gradient, ctx.group)[start : start + ctx.rows], None, None
+    return own_rows_of_sum(gradient, ctx.group, ctx.rows), None, None
 
 
 sum_over_ranks.register_fake(lambda x, group: torch.empty_like(x, memory_format=torch.contiguous_format))
 gather_rows.register_fake(lambda z, group, size: z.new_empty((size * len(z), *z.shape[1:])))
+own_rows_of_sum.register_fake(lambda x, group, rows: x.new_empty((rows, *x.shape[1:])))
 sum_over_ranks.register_autograd(_summed, setup_context=_remember)
 gather_rows.register_autograd(_own_rows, setup_context=_remember)

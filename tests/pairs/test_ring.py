@@ -35,7 +35,7 @@ from contrapose.pairs import (
     two_views,
     views,
 )
-from contrapose.reduce import Count, Expectation, LogSumExp, Maximum, Mean, Nearest, Scale, Sum, SumOfSquares
+from contrapose.reduce import Count, Expectation, LogSumExp, Maximum, Mean, Nearest, Scale, Sum, SumOfSquares, path
 from contrapose.temperature import cosine, learned, learned_number
 
 SAMPLES, WIDTH = 3, 5  # on each process
@@ -162,6 +162,18 @@ def compare(rank: int, world: int, out: str, *, kinds: Sequence[str] = tuple(KIN
         torch.save(found, out)
 
 
+def compare_in_blocks(rank: int, world: int, out: str) -> None:
+    """Do the same as `compare` for large matrices, whose gradient uses what engines have computed before."""
+    with path("blocks"):
+        compare(rank, world, out, kinds=("two views", "queue and batch"))
+
+
+def compare_on_cpu(rank: int, world: int, out: str) -> None:
+    """Do the same with the engine for CPUs, where it applies."""
+    with path("cpu"):
+        compare(rank, world, out, kinds=("two views", "both directions, negatives"))
+
+
 def difference(one: list[Tensor] | str, other: list[Tensor] | str) -> float | str:
     """Return the largest difference; 0 for equal errors, and both outcomes if only one is an error."""
     if isinstance(one, str) or isinstance(other, str):
@@ -175,6 +187,8 @@ def difference(one: list[Tensor] | str, other: list[Tensor] | str) -> float | st
     [
         (2, 60, compare_some),
         pytest.param(2, 200, compare, marks=pytest.mark.thorough),
+        pytest.param(3, 60, compare_in_blocks, marks=pytest.mark.thorough),
+        pytest.param(3, 60, compare_on_cpu, marks=pytest.mark.thorough),
         *(pytest.param(world, 200, compare, marks=pytest.mark.slow) for world in (3, 4, 8)),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from interpreter import SETUP, run
 
 from contrapose.losses import Loss, hard_negative, nested, nt_xent
 from contrapose.pairs import Pairs, cross, hardest, queue, self_guided, two_views
-from contrapose.reduce import choose, chosen_engines, path
+from contrapose.reduce import NestedPrefixes, choose, chosen_engines, path
 from contrapose.temperature import cosine
 
 NESTED = (
@@ -144,6 +145,29 @@ def test_the_engine_says_why_there_is_a_pass_for_each_prefix(
 def test_anchors_of_two_vectors_have_a_pass_for_each_prefix() -> None:
     pairs = cross(*Z, directions=("a_to_b", "b_to_a"))
     assert reason(nested(nt_xent, dims=(32, 64)), pairs).endswith(EACH + "an anchor consists of two vectors")
+
+
+def test_replaced_rows_have_a_pass_for_each_prefix() -> None:
+    """The kernels of all prefixes read the rows of the pairs from which the prefixes were made."""
+
+    def repelled(pairs: Pairs) -> torch.Tensor:
+        return nt_xent(replace(pairs, pool=-pairs.pool))
+
+    assert reason(nested(repelled, dims=(32, 64)), cross(*Z)).endswith(
+        EACH + "the objective has replaced anchors or candidates"
+    )
+
+
+def test_sums_without_a_graph_are_not_used_for_gradients() -> None:
+    leaf, known = torch.randn(4, 64, requires_grad=True), torch.zeros(4)
+    selection = cross(leaf, leaf).source((), may_be_empty=False).selection
+    assert selection is not None
+    prefixes = NestedPrefixes(leaf, leaf, None, (32, 64))
+    prefixes.computed.append(("exponent", selection, (known, known)))
+    assert prefixes.totals("exponent", selection) is None
+    with torch.no_grad():
+        assert prefixes.totals("exponent", selection) == (known, known)
+    assert prefixes.totals("another exponent", selection) is None
 
 
 def test_only_the_first_prefix_starts_a_pass() -> None:

@@ -37,7 +37,7 @@ def prefixes(pairs: AnyPairs, widths: Sequence[int]) -> Iterator[AnyPairs]:
     for index, width in enumerate(widths):
         short = prefix(pairs, width)
         if nested is not None and isinstance(short, Pairs):
-            inputs = replace(short.kernel_inputs, prefix=Prefix(nested, index))
+            inputs = replace(short.kernel_inputs, prefix=Prefix(nested, index, short.anchor, short.pool))
             short = replace(short, kernel_inputs=inputs)
         yield short
 

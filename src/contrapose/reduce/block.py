@@ -112,7 +112,10 @@ class NestedPrefixes:
 
     def totals(self, exponent: object, selection: Selection) -> tuple[Tensor, ...] | None:
         """Return the log-sum-exps of each prefix, (n,) each, if a prefix has already requested them for this exponent."""
+        needs_grad = torch.is_grad_enabled() and (self.anchor.requires_grad or self.pool.requires_grad)
         for known, chosen, values in self.computed:
+            if needs_grad != values[0].requires_grad:
+                continue
             same_ids = chosen.anchor_id is selection.anchor_id and chosen.pool_id is selection.pool_id
             if same_ids and chosen.runs == selection.runs and known == exponent:
                 return values
@@ -125,6 +128,8 @@ class Prefix:
 
     nested: NestedPrefixes
     index: int  # of its width
+    anchor: Tensor  # (n, width)
+    pool: Tensor  # (m, width)
 
 
 @dataclass(frozen=True, eq=False)

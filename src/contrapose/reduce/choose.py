@@ -193,6 +193,8 @@ def one_pass_obstacle(source: Source, statistics: tuple[Statistic, ...], precisi
         return f"there are {len(nested.widths)} prefixes, and not 2 to {MAX_PREFIXES}"
     if math.gcd(*nested.widths) % PREFIX_STEP:
         return f"not all widths are multiples of {PREFIX_STEP}"
+    if source.anchor is not prefix.anchor or source.pool is not prefix.pool:
+        return "the objective has replaced anchors or candidates"
     if anchor.shape[1] != nested.widths[prefix.index]:
         return "an anchor consists of two vectors"
     if len(statistics) != 1 or not isinstance(statistics[0], LogSumExp):

@@ -122,6 +122,12 @@ def test_what_is_compiled(
     assert ("not compiled, since" in messages[0]) == (steps.compilation is None) == bool(reason)
 
 
+def test_nothing_is_compiled_if_the_compiler_is_disabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "disable", True)
+    context = Trainer(Run(**SETTINGS), tmp_path, log=quiet, device=torch.device("cpu")).context
+    assert compilation_obstacle(context) == "TORCHDYNAMO_DISABLE is set"
+
+
 def test_replaced_batch_norms_keep_their_parameters() -> None:
     """The optimiser, DistributedDataParallel and checkpoints know them."""
     network = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)))

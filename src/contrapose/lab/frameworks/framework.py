@@ -159,12 +159,10 @@ class Framework(State, ABC):
         """The stored embeddings (N, d), one per training sample; None if the method has no memory bank."""
         return None
 
-    def compile_encoders(self) -> None:
-        """Compile the networks that views pass through."""
-        for module in self.encoder.modules():
-            if isinstance(module, Encoder):
-                # Only the inner network is compiled, not the conversion of the inputs' memory layout.
-                module.network.compile(dynamic=False)
+    def compiled_networks(self) -> list[nn.Module]:
+        """Return the networks that views pass through, which training may compile."""
+        # Only the inner network is compiled, not the conversion of the inputs' memory layout.
+        return [module.network for module in self.encoder.modules() if isinstance(module, Encoder)]
 
     def embed(self, views: list[Tensor]) -> Tensor:
         """Encode and project all views; return (V, B, d)."""

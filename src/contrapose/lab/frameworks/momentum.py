@@ -106,12 +106,11 @@ class MomentumFramework(Framework):
         """Return the averaged parameters (EMA) and the parameters that they track."""
         return list(self.keys.parameters()), list(nn.Sequential(self.encoder, self.projector).parameters())
 
-    def compile_encoders(self) -> None:
-        """Compile the query encoder and the key encoder."""
-        super().compile_encoders()
+    def compiled_networks(self) -> list[nn.Module]:
+        """Return the networks of the query encoder and the key encoder."""
         encoder = self.keys[0]
         assert isinstance(encoder, Encoder)
-        encoder.network.compile(dynamic=False)
+        return [*super().compiled_networks(), encoder.network]
 
     @torch.no_grad()
     def after_step(self) -> None:

@@ -32,6 +32,8 @@ def compilation_obstacle(context: StepContext) -> str:
         return "with --grad-cache, compiled code might draw other random numbers when it encodes a batch again"
     if context.reader.resident is None and not isinstance(context.reader, StagedReader):
         return "samples are neither on the GPU nor loaded in batches of one shape"
+    if torch._dynamo.config.disable:
+        return "TORCHDYNAMO_DISABLE is set"
     return "" if find_spec("triton") is not None else "the compiler needs Triton"
 
 
@@ -57,7 +59,7 @@ class Compilation:
     def measure(self, steps: int, seconds: float) -> None:
         """Keep the length of a step; the first time after a compilation, log it."""
         before, self.step_seconds = self.step_seconds, seconds / steps
-        if self.is_compiled and before is not None and not self.is_reported:
+        if self.is_compiled and before is not None and not self.is_reported and self.context.rank == 0:
             self.is_reported = True
             self.context.log(f"compiled: a step takes {1000 * self.step_seconds:.1f} ms, {1000 * before:.1f} ms before")
 
@@ -95,15 +97,17 @@ class Compilation:
             run.precision,
             context.world_size,
         )
-        if context.world_size > 1:
-            # The compiler fuses their operations with the layers around them; it can neither fuse nor trace nn.SyncBatchNorm,
-            # which waits for the GPU. The inner modules are compiled, not DistributedDataParallel around them: the compiler
-            # still sees it, and divides the backward pass at its buckets, so that gradients are exchanged meanwhile.
-            replace_norms(context.network, SyncedBatchNorm)
         views = view_function(context)
         if not (isinstance(context.views, KernelViewMaker) and context.views.uses_kernels(context.device)):
             views = torch.compile(views, dynamic=False)
-        context.network.compile_encoders()
+        # The inner modules are compiled, not DistributedDataParallel around them: the compiler still sees it, and divides the
+        # backward pass at its buckets, so that gradients are exchanged meanwhile.
+        for network in context.network.compiled_networks():
+            if context.world_size > 1:
+                # The compiler fuses their operations with the layers around them; it can neither fuse nor trace
+                # nn.SyncBatchNorm, which waits for the GPU.
+                replace_norms(network, SyncedBatchNorm)
+            network.compile(dynamic=False)
         # torch advises to round float32 products, which would change the numbers of a run; `--precision bf16` is the choice here.
         warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
         self.is_compiled = True
