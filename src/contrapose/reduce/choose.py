@@ -185,7 +185,7 @@ def one_pass_obstacle(source: Source, statistics: tuple[Statistic, ...], precisi
     if prefix is None or anchor is None:
         return "these are not one of several prefixes"
     if forced().path not in ("fused", "tiled"):
-        return "one for all has not been timed on a GPU yet (path('tiled') chooses it)"
+        return "one pass for all has not been timed on a GPU yet (path('tiled') chooses it)"
     nested = prefix.nested
     if precision is None or not fits_kernels(nested.anchor, nested.pool):
         return "the device, the context or the embeddings do not allow kernels"
@@ -193,7 +193,7 @@ def one_pass_obstacle(source: Source, statistics: tuple[Statistic, ...], precisi
         return f"there are {len(nested.widths)} prefixes, and not 2 to {MAX_PREFIXES}"
     if math.gcd(*nested.widths) % PREFIX_STEP:
         return f"not all widths are multiples of {PREFIX_STEP}"
-    if source.anchor is not prefix.anchor or source.pool is not prefix.pool:
+    if anchor is not prefix.anchor or source.pool is not prefix.pool:
         return "the objective has replaced anchors or candidates"
     if anchor.shape[1] != nested.widths[prefix.index]:
         return "an anchor consists of two vectors"

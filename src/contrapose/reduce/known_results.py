@@ -1,7 +1,7 @@
-"""What engines computed for a source, for the same statistics with a graph later on.
+"""Results of engines from a pass without gradients, reused when the same statistics are computed with gradients.
 
-In a ring nothing is kept of a block of candidates but numbers per anchor, and the backward pass needs the graph of each block.
-These numbers are what engines return and save, so that the graph is made without computing the similarities once more.
+In a ring, the backward pass builds the graph of each block of candidates again. Engines return and save only numbers per anchor,
+besides their operands. If these numbers are kept, the graph is built without computing the similarities again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Call:
 
 @dataclass(eq=False)
 class KnownResults:
-    """The results of each call of an engine, in order."""
+    """The results of each call of an engine, in order: `keep` records them, and `use` returns them to the same calls."""
 
     calls: list[_Call] = field(default_factory=list)
     used: int | None = None  # how many calls have been repeated; None while results are kept
@@ -47,7 +47,7 @@ class KnownResults:
             yield
 
     def forward(self, engine: AnyEngine, operands: Operands, request: Any, needs: Needs) -> tuple[Tensors, Tensors]:
-        """Return what the engine's `forward` returns."""
+        """Return the results of the engine's `forward`: computed and recorded, or those recorded before."""
         if self.used is None:
             values, saved = engine.forward(operands, request, needs)
             if engine.is_repeatable:
@@ -83,7 +83,7 @@ def _number(x: Tensor, operands: Operands) -> Tensor | int:
 
 
 def forward(engine: AnyEngine, operands: Operands, request: Any, needs: Needs) -> tuple[Tensors, Tensors]:
-    """Return what the engine's `forward` returns, from kept results in the context of `KnownResults.use`."""
+    """Return the results of the engine's `forward`; in the context of `KnownResults.use`, without computing them."""
     known = _KNOWN.get()
     return (
         engine.forward(operands, request, needs) if known is None else known.forward(engine, operands, request, needs)
